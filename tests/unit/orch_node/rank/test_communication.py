@@ -1,17 +1,15 @@
-"""The counts of a rank's communication, and the lines about its speed."""
+"""The counts of a rank's communication."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-from pathlib import Path
 from types import SimpleNamespace
 
 from orch_node import events
-from orch_node.events import NOTED, note
 from orch_node.protocol.events import Heartbeat, event_fields
-from orch_node.rank import communication, metrics
+from orch_node.rank import communication
 
 TORCH = SimpleNamespace(distributed=SimpleNamespace(is_available=lambda: False))
 
@@ -55,19 +53,3 @@ def test_counts_of_the_largest_number_of_groups_fit_into_an_event() -> None:
     groups = {f"{number:08x}": largest for number in range(communication.MAX_GROUPS)}
     heartbeat = Heartbeat(rank=10**6, collectives=largest, groups=groups, point_to_point=largest, log=largest)
     events.encode(heartbeat.kind, event_fields(heartbeat))  # raises ValueError if the line is too long
-
-
-def test_metrics_ignore_notes_that_are_no_numbers(tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    rank_metrics = metrics.Metrics(TORCH, tmp_path, 0)
-    try:
-        for value in ("many", [1], object(), 10**400, float("nan"), None):
-            note(samples=value, step=value, loss=value)
-            rank_metrics.write()
-        note(samples=8, step=3, loss=SimpleNamespace(item=lambda: 1.5))  # a tensor, of which float() may warn
-        rank_metrics.write()
-    finally:
-        NOTED.clear()
-    *bad, good = map(json.loads, rank_metrics.path.read_text().splitlines())
-    assert {(line["step"], line["samples_per_second"], line["loss"]) for line in bad} == {(0, None, None)}
-    assert (repr(good["step"]), good["loss"]) == ("3", 1.5)

@@ -5,25 +5,41 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
-import torch
+from orch_node.events import NOTED, note
 from orch_node.rank import metrics
 
-
-class Unreadable:
-    def item(self) -> float:
-        raise KeyError("loss")
+TORCH = SimpleNamespace(distributed=SimpleNamespace(is_available=lambda: False))
 
 
-def test_errors_do_not_end_the_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Too many open files lose one line; a loss that cannot be read is left out."""
+@pytest.fixture
+def measured(tmp_path: Path) -> metrics.Metrics:
     (tmp_path / "ranks").mkdir()
-    monkeypatch.setitem(metrics.NOTED, "loss", Unreadable())
-    measured = metrics.Metrics(torch, tmp_path, rank=0)
+    return metrics.Metrics(TORCH, tmp_path, rank=0)
+
+
+def test_too_many_open_files_lose_one_line(measured: metrics.Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_text", lambda *_, **__: os.stat(tmp_path / "missing"))
+        patch.setattr(Path, "read_text", lambda *_, **__: os.stat("/missing"))
         measured.write()
     assert not measured.path.exists()
     measured.write()
-    assert json.loads(measured.path.read_text())["loss"] is None
+    assert len(measured.path.read_text().splitlines()) == 1
+
+
+def test_notes_that_are_no_numbers_or_cannot_be_read_are_left_out(measured: metrics.Metrics) -> None:
+    unreadable = SimpleNamespace(item=Mock(side_effect=KeyError("loss")))
+    try:
+        for value in ("many", [1], object(), unreadable, 10**400, float("nan"), None):
+            note(samples=value, step=value, loss=value)
+            measured.write()
+        note(samples=8, step=3, loss=SimpleNamespace(item=lambda: 1.5))  # a tensor, of which float() may warn
+        measured.write()
+    finally:
+        NOTED.clear()
+    *bad, good = map(json.loads, measured.path.read_text().splitlines())
+    assert {(line["step"], line["samples_per_second"], line["loss"]) for line in bad} == {(0, None, None)}
+    assert (repr(good["step"]), good["loss"]) == ("3", 1.5)
