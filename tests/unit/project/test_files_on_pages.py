@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -23,11 +24,12 @@ from orchestrator.model.process_group import Backend
 from orchestrator.targets import registry
 from orchestrator.targets.batch.inputs import batch_settings
 from orchestrator.targets.batch.pbs import PBS
+from orchestrator.targets.batch.slurm import SLURM
+from orchestrator.targets.batch.system import BatchSystem
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings, read_patch
 from tests.support.kubernetes_plans import SITE, make_plan, objects
 from tests.support.pages import PAGES, blocks
-from tests.support.slurm_plans import slurm_settings
 
 CHECKED = "checked as: "
 ALL = [(page, block) for page in PAGES for block in blocks(page)]
@@ -43,16 +45,10 @@ def check_variables(path: Path) -> bool:
     return values.keys() <= {"orch_limits"}  # add a reader for other variables
 
 
-def check_slurm_settings(path: Path) -> object:
-    settings = slurm_settings(path, (), {})
+def check_batch_settings(system: BatchSystem, path: Path) -> object:
+    settings = batch_settings(system, path, (), {})
     settings.check()
     return settings.options or settings.image
-
-
-def check_pbs_settings(path: Path) -> object:
-    settings = batch_settings(PBS, path, (), {})
-    settings.check()
-    return settings.options
 
 
 def check_kubernetes_settings(path: Path) -> object:
@@ -76,8 +72,8 @@ def check_backend(path: Path) -> object:
 READERS: dict[str, Callable[[Path], object]] = {
     "inventory": lambda path: run_ansible_inventory(path).hosts,
     "variables of the inventory": check_variables,
-    "orch-slurm.toml": check_slurm_settings,
-    "orch-pbs.toml": check_pbs_settings,
+    "orch-slurm.toml": partial(check_batch_settings, SLURM),
+    "orch-pbs.toml": partial(check_batch_settings, PBS),
     "orch-k8s.toml": check_kubernetes_settings,
     "recipe.toml": lambda path: read_toml(path, RecipeFile),
     "entry points": check_entry_points,
