@@ -96,13 +96,6 @@ def test_each_variable_that_orch_sets_is_obeyed_or_refused(tmp_path: Path) -> No
         assert f"{next(iter(reserved))}: " in expect_exit(process, 2).stderr
 
 
-def test_inventory_cannot_set_what_orch_sets_for_each_rank(tmp_path: Path, orch: Orch) -> None:
-    inventory = tmp_path / "hosts.yml"
-    inventory.write_text("all: {vars: {orch_env: {RANK: 7}}, hosts: {far: }}")
-    process = orch("train", write_script(tmp_path), "--inventory", str(inventory), "--dry-run")
-    assert "orch_env of far in the inventory: RANK: orch or the launcher sets" in expect_exit(process, 2).stderr
-
-
 # Secrets that are passed by value.
 
 

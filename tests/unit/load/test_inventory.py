@@ -137,6 +137,7 @@ def test_invalid_host_or_variable_is_rejected() -> None:
         *((name, {}, "is not a host name") for name in names),
         *(("node0", {variable: value}, f"{variable} of node0: ") for variable, value in values),
         ("node0", {"orch_env": {"A": "", "E": None}}, "orch_env of node0 in the inventory: E has no value"),
+        ("node0", {"orch_env": {"RANK": 7}}, "orch_env of node0 in the inventory: RANK: orch or the launcher sets"),
         ("node0", {"orch_root": "/data", "orch_evn": {"A": "1"}}, "'orch_evn' of node0"),
     ):
         with pytest.raises(RequestError, match=message) as exc_info:
