@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -67,8 +66,7 @@ def test_process_is_dead_if_its_id_is_free_or_used_again_or_a_zombies() -> None:
     assert machine.condition_of(make_process(pid=make_dead_process())) == machine.DEAD
     assert machine.condition_of(make_process(start=1)) == machine.DEAD
     with subprocess.Popen(["true"]) as process:
-        while Path(f"/proc/{process.pid}/stat").read_text().split()[2] != "Z":
-            time.sleep(0.01)
+        wait_until(lambda: is_zombie(process.pid), "its end", 60)
         start = int(Path(f"/proc/{process.pid}/stat").read_text().split()[21])
         condition = machine.condition_of(make_process(pid=process.pid, start=start))
     assert condition == machine.DEAD
