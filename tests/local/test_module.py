@@ -18,13 +18,12 @@ print("NAMES", json.dumps([sys.path, sys.argv, __name__, __package__, __file__, 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Workspace:
-    """Return a workspace whose folder has a package with two modules, and a folder without any."""
+    """Return a workspace whose folder has a package with two modules."""
     package = tmp_path / "work" / "package"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("import sys\nprint('ARGV', sys.argv[0])\n")
     (package / "train.py").write_text(PRINT_NAMES)
     (package / "__main__.py").write_text(PRINT_NAMES)
-    (tmp_path / "work" / "plain").mkdir()
     return Workspace(package.parent)
 
 
@@ -51,15 +50,3 @@ def test_package_runs_its_main_module_and_is_imported_only_by_ranks(project: Wor
         initializer.write("import torch.distributed as dist\nassert dist.is_initialized()\n")
     path, *names = json.loads(project.train("package", "-m", "--ppn", "1").printed("NAMES", 0))
     assert [path[:-1], *names] == expected
-
-
-def test_module_that_cannot_run_is_refused(project: Workspace) -> None:
-    for name, hint in (
-        ("package.trian", "the current folder"),
-        ("plain", "plain.__main__"),
-        ("package.train.py", "Omit .py"),
-    ):
-        process = expect_exit(project.orch("train", "-m", name), 2)
-        assert name in process.stderr
-        assert hint in process.stderr
-        assert not (project.folder / "runs").exists()

@@ -30,7 +30,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ORCH_K8S_FILE", "ORCH_RUNS_DIR", "ORCH_RECIPE_PATH"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "no-kubeconfig"))
-    write_files(tmp_path, {"own.py": "", "bad.py": "def x(:\n", "package/__main__.py": "def x(:\n", "folder.py/x": ""})
+    write_files(tmp_path, dict.fromkeys(("own.py", "folder.py/x", "regular/__init__.py"), ""))
+    write_files(tmp_path, dict.fromkeys(("bad.py", "package/__main__.py"), "def x(:\n"))
     (tmp_path / "empty").mkdir()
 
 
@@ -68,6 +69,9 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir"),
         (("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was"),
         (("train", "-m", "package"), "__main__.py, line 1", "Nothing was"),  # syntax-package
+        (("train", "-m", "regular.trian"), "regular.trian", "the current folder"),
+        (("train", "-m", "empty"), "no module named empty.__main__", ""),
+        (("train", "-m", "regular.train.py"), "regular.train.py", "Omit .py"),
         (("train", "-m", "bad", "--on", "slurm"), "bad.py, line 1", "Nothing was"),  # module-slurm
         (("train", "bad.py", *K8S[2:-1]), "bad.py, line 1", "newer Python"),  # syntax-pods
         (("train", "bert-qa", "--", "--xyzzy", "3"), "'--xyzzy'", "orch recipes show bert-qa"),  # recipe-argument
