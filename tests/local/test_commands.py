@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -108,8 +107,3 @@ def test_shell_is_interactive_and_has_the_environment_of_ranks(two_hosts: Worksp
         shell.expect(pexpect.EOF)
         shell.close()
         assert shell.exitstatus == 5
-
-
-def test_shell_without_a_terminal_is_refused(two_hosts: Workspace, inventory: str) -> None:
-    process = expect_exit(two_hosts.orch("shell", inventory), 2)
-    assert f"orch exec {shlex.quote(inventory)}" in process.stderr

@@ -92,6 +92,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("train", "own.py", "--epochs", "3"), "No such option: --epochs", "--: orch train script.py -- --epochs 3."),
         (("train", "own.py", "--node", "3"), "--nodes", ""),
         (("provision", "local", "--ask-become-pass"), "no terminal", "ANSIBLE_BECOME_PASSWORD_FILE"),
+        (("shell", "./lab.yml"), "needs a terminal", "orch exec ./lab.yml -- COMMAND"),
         (("provision", "inventory/prod"), "", "`orch init prod HOST...` creates inventory/prod."),
         (("provision", "hosts.ini"), "", "`orch init NAME HOST...` creates inventory/NAME. Included"),
         (("runs", "--inventory", "./lab.yml"), "", "orch provision ./lab.yml"),
