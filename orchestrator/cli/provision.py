@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import getpass
 import os
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -50,17 +49,19 @@ def make_listener(verbose: bool = False) -> Listener:
 
 @contextlib.contextmanager
 def become_password(is_interactive: bool) -> Iterator[Mapping[str, str]]:
-    """Yield environment variables that pass the sudo password to Ansible, in a private file."""
+    """Yield environment variables that pass the sudo password to Ansible, in a file that ends with this process."""
     if not is_interactive:
         yield {name: os.environ[name] for name in PASSWORD_FILES if name in os.environ}
         return
-    with tempfile.NamedTemporaryFile("w", prefix="orch-become-") as file:  # mode 0600
-        try:
-            file.write(getpass.getpass("sudo password of the nodes: ") + "\n")
-        except EOFError:
-            raise RequestError.about("no-sudo-password", variable=PASSWORD_FILES[0]) from None
+    try:
+        password = getpass.getpass("sudo password of the nodes: ")
+    except EOFError:
+        raise RequestError.about("no-sudo-password", variable=PASSWORD_FILES[0]) from None
+    with os.fdopen(os.memfd_create("orch-become"), "w") as file:
+        os.fchmod(file.fileno(), 0o600)  # Ansible would run an executable file
+        file.write(f"{password}\n")
         file.flush()
-        yield {PASSWORD_FILES[0]: file.name}
+        yield {PASSWORD_FILES[0]: f"/proc/{os.getpid()}/fd/{file.fileno()}"}
 
 
 Inventory = Annotated[str, INVENTORY]
