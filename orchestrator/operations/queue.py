@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -18,7 +16,6 @@ from orch_node.protocol.outcome import REFUSED
 from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
-from orchestrator.files import make_user_folder
 from orchestrator.model.hosts import fold
 from orchestrator.model.project import Project
 from orchestrator.operations import runs
@@ -45,21 +42,24 @@ def submit(plan: Plan, base: Path) -> RunHandle:
         base: the folder of all runs.
 
     Raises:
-        OrchError: if the runs cannot be recorded, or the process does not begin.
+        OrchError: if the runs cannot be recorded, the queue has a process already, or the process does not begin.
     """
     members = {member.run.run_id: member for member in plan.array or (plan,)}
     first = next(iter(members))
     queue = base / (first.rpartition("-")[0] if plan.array else first)
+    unmasked = {name: {key: getattr(member.request, key) for key in WITH_SECRETS} for name, member in members.items()}
+    store.make_folder(queue)
+    lock = queued.lock(queue)  # the runs wait from here on, also for whoever handles Ctrl-C before their process begins
+    (queue / queued.STOP).unlink(missing_ok=True)
     for name, member in members.items():
         store.create(member, base / name)
         queued.mark(base / name, queue.name)
         store.forget_end(base / name)
-    make_user_folder(queue)
     if plan.project:
         copy_project(plan.project, queue)
     earlier = store.positions(base / first)
-    unmasked = {name: {key: getattr(member.request, key) for key in WITH_SECRETS} for name, member in members.items()}
-    begin(base, queue, json.dumps({"unmasked": unmasked, "limit": plan.max_active}))
+    begin(base, queue, json.dumps({"unmasked": unmasked, "limit": plan.max_active}), lock.fileno())
+    lock.close()
     handle = runs.handle_of(store.load(base / first))
     handle.earlier = earlier
     return handle
@@ -81,8 +81,8 @@ def copy_project(project: Project, queue: Path) -> None:
             shutil.copy2(Path(project.folder, name), target, follow_symlinks=False)
 
 
-def begin(base: Path, queue: Path, arguments: str) -> None:
-    """Start the process of a queue, and wait until it has its place among the queues.
+def begin(base: Path, queue: Path, arguments: str, lock: int) -> None:
+    """Start the process of a queue, which inherits its lock, and wait until it has its place among the queues.
 
     It gets its arguments on standard input, because they may contain secrets, which are not recorded.
 
@@ -91,7 +91,7 @@ def begin(base: Path, queue: Path, arguments: str) -> None:
     """
     with permissions.open_private(queue / queued.LOG) as log:
         command = [sys.executable, "-m", PROCESS, str(base), queue.name]
-        process = Popen(command, stdin=PIPE, stdout=log, stderr=log, cwd="/", start_new_session=True)
+        process = Popen(command, stdin=PIPE, stdout=log, stderr=log, cwd="/", start_new_session=True, pass_fds=(lock,))
     assert process.stdin is not None
     with contextlib.suppress(BrokenPipeError), process.stdin as pipe:
         pipe.write(arguments.encode())
@@ -148,11 +148,9 @@ def stop(queue: Path) -> None:
     Raises:
         ExecuteError: if it does not end in time.
     """
-    state = queued.read_state(queue)
     deadline = time.monotonic() + STOP_SECONDS
-    while state and queued.is_active(queue):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(state.pid, signal.SIGTERM)
+    while queued.is_active(queue):
+        (queue / queued.STOP).touch()
         if time.monotonic() > deadline:
-            raise ExecuteError.about("endless-queue", array=queue.name, pid=state.pid)
+            raise ExecuteError.about("endless-queue", array=queue.name)
         time.sleep(0.1)

@@ -92,13 +92,16 @@ class Queue:
     avoided: dict[str, float] = field(default_factory=dict)  # node -> until when it is not tried again
     next_query: float = 0.0
     next_look: float = 0.0
-    stopped: bool = False
     released: set[str] = field(default_factory=set)  # nodes whose run of this queue has just ended well
     plans: dict[tuple[str, tuple[str, ...]], Plan] = field(default_factory=dict)  # made ahead, by run and nodes
     planned_for: tuple[str, ...] = ()  # the waiting run, and the active ones for whose nodes it was planned
     cut_off: dict[str, ActiveRun] = field(default_factory=dict)  # whose nodes may train on without a connection
     # Of threads in which a node that does not respond does not delay other runs.
     pool: ThreadPoolExecutor = field(default_factory=partial(ThreadPoolExecutor, MAX_THREADS))
+
+    @property
+    def stopped(self) -> bool:
+        return (self.folder / queued.STOP).exists()
 
     def work(self) -> None:
         """Start all runs and wait for their ends."""
@@ -388,18 +391,15 @@ def is_first(path: Path) -> bool:
 
 
 def main(base: str, name: str) -> None:
-    """Start the runs that standard input names, in the folder `base` of all runs, as the queue of this name."""
+    """Start the runs that standard input names, in the folder `base` of all runs, as the queue of this name.
+
+    The queue is locked as long as this process lives: it has inherited the locked file.
+    """
     arguments = json.load(sys.stdin)
     folder = Path(base, name)
-    queue = Queue(Path(base), folder, waiting=list(arguments["unmasked"]), **arguments)
-
-    def request_stop(*_: object) -> None:
-        queue.stopped = True
-
-    signal.signal(signal.SIGTERM, request_stop)
+    signal.signal(signal.SIGTERM, lambda *_: (folder / queued.STOP).touch())
     try:
-        with queued.lock(folder):
-            queue.work()
+        Queue(Path(base), folder, waiting=list(arguments["unmasked"]), **arguments).work()
     except OrchError as error:
         sys.exit(str(error))
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from orch_node.standalone import facts
 
 from orchestrator import load
 from orchestrator.errors import RequestError
+from orchestrator.files import exclusive
 from orchestrator.operations import queue, runs
 from orchestrator.planning import sweep
 from orchestrator.planning.plan import Plan
@@ -30,6 +32,8 @@ from orchestrator.planning.request import Resume, TrainRequest, check_name, chec
 from orchestrator.runs import store
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle
+
+START_LOCK = "start.lock"  # in the folder of a run that is resumed
 
 
 def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -79,18 +83,23 @@ def start(plan: Plan, base: Path, resumed: Sequence[store.Run] = ()) -> RunHandl
         resumed: the recorded runs whose next attempts are planned.
 
     Raises:
-        OrchError: if a run cannot be started.
+        OrchError: if a run cannot be started, or another command has resumed it.
     """
-    for run in resumed:
-        if run.state == lease.KILLED and store.was_launched(run):
-            runs.handle_of(run).stop()  # what the supervisor has left may hold the cores
-    if plan.request.wait_for_cores:
-        return queue.submit(plan, base)
-    handles: list[RunHandle] = []
-    for run, member in zip(resumed, plan.array or (plan,), strict=False):
-        with runs.in_folder_of(run):
-            handles.append(member.target.start(member, run.folder))
-    return handles[0] if handles else plan.target.start(plan, base / plan.run.run_id)
+    with ExitStack() as locks:
+        for run in resumed:
+            locks.enter_context(exclusive(run.folder / START_LOCK))
+            now = store.load(run.folder)
+            if not now.has_ended or now.outcome != run.outcome:
+                raise RequestError.about("resumed-run", run=now)
+            if run.state == lease.KILLED and store.was_launched(run):
+                runs.handle_of(run).stop()  # what the supervisor has left may hold the cores
+        if plan.request.wait_for_cores:
+            return queue.submit(plan, base)
+        handles: list[RunHandle] = []
+        for run, member in zip(resumed, plan.array or (plan,), strict=False):
+            with runs.in_folder_of(run):
+                handles.append(member.target.start(member, run.folder))
+        return handles[0] if handles else plan.target.start(plan, base / plan.run.run_id)
 
 
 def plan_array_on_hosts(request: TrainRequest) -> Plan:

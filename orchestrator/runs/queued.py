@@ -2,6 +2,7 @@
 
 The file `queued.json` in a run's folder names its queue, a folder next to it. In that folder, queue.json has the order
 of the waiting runs and what the first one waits for, and the process that starts the runs holds a lock on queue.lock.
+It stops when there is a file `stop`, which also a program on another host that has the same folder can create.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from orchestrator.model.printable import counted
 from orchestrator.runs.state_files import read_json, write_json
 
 QUEUED = "queued"  # the state
-MARK, QUEUE, LOCK, LOG = "queued.json", "queue.json", "queue.lock", "queue.log"
+MARK, QUEUE, LOCK, LOG, STOP = "queued.json", "queue.json", "queue.lock", "queue.log", "stop"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +70,10 @@ def is_active(queue: Path) -> bool:
 
 
 def lock(queue: Path) -> BinaryIO:
-    """Return the locked file of a queue, for its process.
+    """Return the locked file of a queue, which its process inherits.
 
     Raises:
-        ExecuteError: if another process holds it.
+        ExecuteError: if the queue has a process.
     """
     file = open(queue / LOCK, "w+b", opener=lambda path, flags: os.open(path, flags, 0o600))  # noqa: SIM115
     try:

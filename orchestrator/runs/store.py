@@ -113,11 +113,24 @@ def write_record(record: RunRecord, folder: Path, origin: Origin | None = None) 
         ExecuteError: if plan.json cannot be written.
         RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
     """
-    try:
+    with explained_errors(folder):
+        make_folder(folder)
+        write_json(folder / PLAN, records.render(record) | (values.record(origin) if origin else {}))
+
+
+def make_folder(folder: Path) -> None:
+    """Create the folder of a run, or of a queue, below that of all runs; like write_record(), which does it, too."""
+    with explained_errors(folder):
         if not folder.parent.exists():
             write_whole(make_user_folder(folder.parent) / GIT_IGNORE, "*\n")
         make_user_folder(folder)
-        write_json(folder / PLAN, records.render(record) | (values.record(origin) if origin else {}))
+
+
+@contextlib.contextmanager
+def explained_errors(folder: Path) -> Iterator[None]:
+    """Turn the errors of the file system into those of write_record()."""
+    try:
+        yield
     except OSError as error:
         kind = RequestError if error.errno in NO_FOLDER else ExecuteError
         raise kind.about("folder-of-runs", problem=disk.describe_error(folder, error)) from None

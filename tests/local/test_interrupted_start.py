@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from orchestrator.runs import queued
 from tests.local.kubernetes_runs import PYTORCHJOB
-from tests.local.runs import last_run, read_outcome, run_processes, start_orch, wait_for_exit, write_script
+from tests.local.runs import last_run, read_events, read_outcome, run_processes, start_orch, wait_for_exit, write_script
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.support.files import write_program
 from tests.support.kubernetes_api import Api
@@ -42,6 +43,19 @@ def test_start_that_is_interrupted_while_files_are_copied_leaves_nothing(ssh_nod
     assert read_outcome(run)["state"] == "stopped"
     assert not (ssh_node.root / "runs" / run.name / "supervisor.json").exists()
     wait_until(lambda: run_processes(run) == [], "no process of the run")
+
+
+@pytest.mark.parametrize("file", [queued.MARK, queued.LOG])
+def test_run_that_is_interrupted_while_its_queue_starts_does_not_start_later(tmp_path: Path, file: str) -> None:
+    with start_orch(tmp_path, "train", write_script(tmp_path), "--wait-for-cores") as process:
+        wait_until(lambda: [*tmp_path.glob(f"runs/2*/{file}")], f"the file {file}")
+        process.send_signal(signal.SIGINT)
+        ended = wait_for_exit(process, 130)
+    run = last_run(tmp_path)
+    assert f"Stopped run {run.name}" in ended.stderr
+    wait_until(lambda: not queued.is_active(run), "the end of the queue")
+    assert read_outcome(run)["state"] == "stopped"
+    assert read_events(run, "started") == []
 
 
 def test_start_that_is_interrupted_while_objects_are_created_leaves_nothing(api: Api, tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
-from tests.local.runs import Orch, expect_exit, last_run, rank_log, write_script
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, start_orch, write_script
 from tests.local.workspaces import Workspace
 from tests.support.waiting import wait_until
 
@@ -50,6 +51,19 @@ def test_run_of_this_machine_is_resumed_with_another_number_of_ranks_and_a_chang
     assert "exited" not in resumed.stderr, "and only its events"
     assert rank_log(run, 0).count("\n") >= 2
     assert f"{run.name} is done: there is nothing to resume" in expect_exit(orch("resume", run.name), 2).stderr
+
+
+def test_run_that_two_commands_resume_at_once_starts_once(orch: Orch, tmp_path: Path) -> None:
+    again = tmp_path / "again"
+    script = write_script(tmp_path, f"import os, time\nassert os.path.exists({str(again)!r})\ntime.sleep(600)\n")
+    expect_exit(orch("train", script), 1)
+    again.touch()
+    commands = [start_orch(tmp_path, "resume", "--detach") for _ in range(2)]
+    errors = [command.communicate(timeout=120)[1] for command in commands]
+    assert sorted(command.returncode for command in commands) == [0, 2], errors
+    assert any(re.search("Another command has resumed|has not ended", error) for error in errors), errors
+    expect_exit(orch("stop"))
+    assert [event["attempt"] for event in read_events(last_run(tmp_path), "launched")] == [1, 2]
 
 
 def test_run_is_resumed_on_another_node_with_changed_code(two_hosts: Workspace) -> None:

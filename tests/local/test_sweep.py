@@ -69,8 +69,12 @@ def test_array_survives_its_command_and_is_stopped_as_a_whole(two_hosts: Workspa
     refused = two_hosts.orch("fetch", ids[2])
     assert refused.returncode == 2
     assert "has not started" in refused.stderr
+    for name in ids[:2]:
+        expect_exit(two_hosts.orch("stop", name))
+    assert f"Runs of {array} wait or run already" in expect_exit(two_hosts.orch("resume", array), 1).stderr
+    assert {runs_of(two_hosts)[name]["state"] for name in ids[:2]} == {"stopped"}, "nothing has changed"
     stopped = expect_exit(two_hosts.orch("stop", array))
-    assert stopped.stdout.count("Stopped run") == 3, stopped.stdout
+    assert stopped.stdout.count("Stopped run") == 1, stopped.stdout
     assert stopped.stdout.endswith(f"resume: orch resume {array}\n")
     assert {runs_of(two_hosts)[name]["state"] for name in ids} == {"stopped"}
 
