@@ -1062,7 +1062,6 @@ struct Attention : torch::autograd::Function<Attention> {
     context->saved_data["causal"] = options.causal;
     context->saved_data["scale"] = options.scale;
     context->saved_data["seed"] = options.seed;
-    context->mark_non_differentiable({stats});
     return {output, stats};
   }
 
@@ -1115,7 +1114,7 @@ Pair with_gradient(
   if (mask && mask->requires_grad() && at::GradMode::is_enabled())
     return {composite(query, key, value, options), at::empty({0}, query.options())};
   const auto results = Attention::apply(query, key, value, options);
-  return {results[0], results[1]};
+  return {results[0], results[1].detach()}; // compiled autograd knows no outputs without gradients
 }
 
 int64_t next_seed() {

@@ -2,8 +2,8 @@
 //
 // oneDNN generates kernels for every number of rows: 5 ms for a product, again after 1,024 others, so that batches of
 // different lengths spend more time on that than on products (benchmarks/RESULTS.md). Here, results are computed in
-// blocks of a few sizes, and sums over rows are filled up with zeros. Weights are converted and arranged for the matrix
-// unit in one pass; gradients of parameters are summed and stored in FP32. The number of threads does not change a bit.
+// blocks of a few sizes, and sums over rows are filled up with zeros. Gradients of parameters are summed and stored in
+// FP32. The number of threads does not change a bit.
 
 #include <algorithm>
 #include <cstdint>
@@ -11,8 +11,11 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/native/CPUBlas.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
 #include "threefry.h"
@@ -54,10 +57,6 @@ constexpr int64_t round_up(int64_t value, int64_t multiple) {
 struct Vectors {
   __m512i of[16];
 };
-
-WITH_AVX512 inline __m512i load(const float* from) {
-  return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + 16), _mm512_loadu_ps(from)));
-}
 
 // Loads 32 numbers of a row of a dense matrix, or zeros after its last row.
 WITH_AVX512 inline __m512i load(const BFloat16* matrix, int64_t rows, int64_t columns, int64_t row, int64_t column) {
@@ -112,16 +111,12 @@ WITH_AVX512 void arrange_pairs(
     }
 }
 
-// Converts 16 rows of weights to BF16, and arranges them as columns of a right operand.
-WITH_AVX512 void convert_weights(
-    const float* from, int64_t inputs, int64_t output, BFloat16* converted, BFloat16* right) {
+// Arranges 16 rows of weights as columns of a right operand.
+WITH_AVX512 void arrange_weights(const BFloat16* from, int64_t inputs, int64_t output, BFloat16* right) {
   for (int64_t input = 0; input < inputs; input += kMultiple) {
     Vectors rows;
-    for (int i = 0; i < 16; ++i) {
-      const int64_t position = (output + i) * inputs + input;
-      rows.of[i] = load(from + position);
-      _mm512_storeu_si512(converted + position, rows.of[i]);
-    }
+    for (int i = 0; i < 16; ++i)
+      rows.of[i] = _mm512_loadu_si512(from + (output + i) * inputs + input);
     transpose(rows);
     for (int i = 0; i < 16; ++i)
       _mm512_storeu_si512(in_panel(right, inputs, input + 2 * i, output), rows.of[i]);
@@ -193,28 +188,25 @@ void multiply(
 // ---- Operator -----------------------------------------------------------------------------------------------------
 
 struct Linear : torch::autograd::Function<Linear> {
+  // `converted` are the weights in BF16; the gradient is that of the weights themselves.
   static at::Tensor forward(
       torch::autograd::AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-      const MaybeTensor& bias) {
+      const MaybeTensor& bias, const at::Tensor& converted) {
     at::AutoDispatchBelowADInplaceOrView below;
     const int64_t outputs = weight.size(0), inputs = weight.size(1);
-    const auto converted = at::empty(weight.sizes(), input.options());
     const auto right = at::empty({round_up(outputs, kPanel), inputs}, input.options());
-    const auto* weights = weight.const_data_ptr<float>();
-    auto *plain = converted.data_ptr<BFloat16>(), *arranged = right.data_ptr<BFloat16>();
+    const auto* weights = converted.const_data_ptr<BFloat16>();
+    auto* arranged = right.data_ptr<BFloat16>();
     at::parallel_for(0, outputs / 16, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i)
-        convert_weights(weights, inputs, 16 * i, plain, arranged);
+        arrange_weights(weights, inputs, 16 * i, arranged);
     });
-    auto sizes = input.sizes().vec();
-    sizes.back() = outputs;
-    auto output = at::empty(sizes, input.options());
+    auto output = at::empty({input.size(0), outputs}, input.options());
     const auto* added = bias ? bias->const_data_ptr<float>() : nullptr;
-    multiply(
-        input.contiguous(), right, input.numel() / inputs, outputs, inputs, added, output.data_ptr<BFloat16>());
-    // Under autocast, weights may change before the backward pass: it needs only the converted ones.
-    context->save_for_backward({input, converted});
-    context->saved_data["weight"] = weight;
+    multiply(input.contiguous(), right, input.size(0), outputs, inputs, added, output.data_ptr<BFloat16>());
+    // As torch's product does: a checkpointed module may be computed again by the other one of the two.
+    context->save_for_backward(
+        {weight.requires_grad() ? input : at::Tensor(), input.requires_grad() ? converted.t() : at::Tensor()});
     context->saved_data["has_bias"] = bias.has_value();
     return output;
   }
@@ -223,20 +215,39 @@ struct Linear : torch::autograd::Function<Linear> {
       torch::autograd::AutogradContext* context, const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const bool has_bias = context->saved_data.at("has_bias").toBool();
-    const auto gradient = gradients[0].flatten(0, -2), input = saved[0].flatten(0, -2);
-    if (at::GradMode::is_enabled()) { // create_graph=True
-      const auto converted = context->saved_data.at("weight").toTensor().to(at::kBFloat16);
-      return {gradient.mm(converted).view_as(saved[0]), gradient.t().mm(input).to(at::kFloat),
-              has_bias ? gradient.sum(0).to(at::kFloat) : at::Tensor()};
+    const bool trains_bias = has_bias && context->needs_input_grad(2);
+    at::Tensor gradient = gradients[0], of_input, of_weight, of_bias;
+    const bool is_watched = at::GradMode::is_enabled() || // create_graph=True
+        c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) || !is_plain(gradient);
+    if (is_watched || !linear_is_fast()) {
+      if (context->needs_input_grad(0))
+        of_input = gradient.mm(with_history(saved[1].t()));
+      if (context->needs_input_grad(1))
+        of_weight = gradient.t().mm(saved[0]).to(at::kFloat);
+    } else {
+      gradient = gradient.contiguous();
+      if (context->needs_input_grad(0))
+        of_input = input_gradient(gradient, saved[1].t().contiguous());
+      if (context->needs_input_grad(1))
+        std::tie(of_weight, of_bias) = parameter_gradients(gradient, saved[0].contiguous());
     }
-    at::Tensor of_input, of_weight, of_bias;
-    if (context->needs_input_grad(0))
-      of_input = input_gradient(gradient.contiguous(), saved[1]).view_as(saved[0]);
-    if (context->needs_input_grad(1))
-      std::tie(of_weight, of_bias) = parameter_gradients(gradient.contiguous(), input.contiguous());
-    else if (has_bias && context->needs_input_grad(2))
+    if (trains_bias && !of_bias.defined())
       of_bias = gradient.sum(0, false, at::kFloat);
-    return {of_input, of_weight, has_bias ? of_bias : at::Tensor()};
+    return {of_input, of_weight, trains_bias ? of_bias : at::Tensor(), at::Tensor()};
+  }
+
+  static bool is_plain(const at::Tensor& tensor) {
+    return tensor.has_storage() && !tensor._is_zerotensor() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
+  }
+
+  // Returns BF16 weights of the forward pass with the history of the weights, which may have changed since.
+  static at::Tensor with_history(const at::Tensor& converted) {
+    if (!at::GradMode::is_enabled())
+      return converted;
+    const auto weights = converted.to(at::kFloat);
+    if (const auto edge = torch::autograd::get_current_node()->next_edge(1); edge.is_valid())
+      torch::autograd::impl::set_gradient_edge(weights, edge);
+    return weights.to(at::kBFloat16);
   }
 
   // Arranges a matrix as a right operand, with a multiple of rows.
@@ -289,7 +300,13 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const Maybe
       "orch::linear: expected a BF16 input [..., inputs], and contiguous FP32 weights [outputs, inputs] and bias "
       "[outputs], with multiples of ", kMultiple, " inputs and outputs");
 #ifdef HAS_LINEAR
-  return Linear::apply(input, weight, bias);
+  // Weights that are used again under the same autocast, as in recurrent models, are converted once, as by torch.
+  const bool is_autocast = at::autocast::is_autocast_enabled(at::kCPU);
+  const auto converted =
+      is_autocast ? at::autocast::cached_cast(at::kBFloat16, weight, at::kCPU) : weight.to(at::kBFloat16);
+  auto sizes = input.sizes().vec();
+  sizes.back() = weight.size(0);
+  return Linear::apply(input.reshape({-1, weight.size(1)}), weight, bias, converted.detach()).view(sizes);
 #else
   return {};
 #endif

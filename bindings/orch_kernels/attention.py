@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch.overrides import handle_torch_function, has_torch_function
 
 from orch_kernels import library
 from orch_kernels.library import DTYPES, are_plain
@@ -34,6 +35,10 @@ def scaled_dot_product_attention(
         scale: factor of the scores; by default 1 / sqrt(depth).
         enable_gqa: whether groups of heads of the query share a head of key and value.
     """
+    options = {"scale": scale, "enable_gqa": True} if enable_gqa else {"scale": scale}
+    if has_torch_function(tensors := (query, key, value, attn_mask)):
+        arguments = (*tensors, dropout_p, is_causal)
+        return handle_torch_function(scaled_dot_product_attention, tensors, *arguments, **options)
     if (
         is_supported(query, key, value, attn_mask, dropout_p)
         and (query.shape[1] == key.shape[1] or enable_gqa)
@@ -42,10 +47,9 @@ def scaled_dot_product_attention(
         # the choice, which may apply to the forward pass alone, must not change what checkpointed modules draw.
         and (dropout_p > 0 or torch._C._get_flash_sdp_enabled())
     ):
-        tensors = in_autocast_dtype(query, key, value)
-        return torch.ops.orch.attention(*tensors, attn_mask, dropout_p, is_causal, scale)
-    extra = {"enable_gqa": True} if enable_gqa else {}
-    return TORCHS(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, **extra)
+        converted = in_autocast_dtype(query, key, value)
+        return torch.ops.orch.attention(*converted, attn_mask, dropout_p, is_causal, scale)
+    return TORCHS(*tensors, dropout_p, is_causal, **options)
 
 
 # Pickled modules name torch's function, which other processes have.

@@ -15,11 +15,11 @@ def dropout(input: torch.Tensor, p: float = 0.5, training: bool = True, inplace:
     if torch.jit.is_scripting():
         return torch.dropout_(input, p, training) if inplace else torch.dropout(input, p, training)
     else:
+        if has_torch_function_unary(input):
+            return handle_torch_function(dropout, (input,), input, p=p, training=training, inplace=inplace)
         if training and 0 < p < 1 and are_plain(input) and input.dtype in DTYPES:
             dropped = torch.ops.orch.dropout(input, p)
             return input.copy_(dropped) if inplace else dropped
-        if has_torch_function_unary(input):  # which gets torch's function
-            return handle_torch_function(TORCHS, (input,), input, p=p, training=training, inplace=inplace)
         return TORCHS(input, p, training, inplace)
 
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 import torch
 from torch.autograd import forward_ad
-from torch.overrides import _get_current_function_mode_stack
-from torch.utils._device import DeviceContext
 
 from orch_kernels._built import TORCH
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 KINDS = (torch.Tensor, torch.nn.Parameter)
+KEYS = getattr(torch._C, "_TorchDispatchModeKey", None)  # torch 2.0 and 2.1 have none
 
 
 @cache
@@ -33,24 +32,25 @@ def load() -> str | None:
 
 
 def are_plain(*tensors: torch.Tensor) -> bool:
-    """Return whether these are plain CPU tensors, outside of compilation, tracing, transformations and modes."""
+    """Return whether these are plain CPU tensors, outside of compilation, tracing and transformations."""
     return (
         not torch.compiler.is_compiling()
         and all(map(is_plain, tensors))
         and torch._C._get_tracing_state() is None
         and torch._C._functorch.peek_interpreter_stack() is None
-        and not has_function_mode()
-        and torch._C._len_torch_dispatch_stack() == 0
+        and not is_traced()
         and forward_ad._current_level < 0
     )
 
 
-def has_function_mode() -> bool:
-    """Return whether a TorchFunctionMode is active, except torch.device(), which affects only new tensors.
+def is_traced() -> bool:
+    """Return whether make_fx() or fake tensors trace; other dispatch modes see the kernels as operators.
 
-    It may be active in the forward pass alone. Checkpointed modules must draw the same units again without it.
+    Modes may be active in the forward pass alone: checkpointed modules must draw the same units again without them.
     """
-    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())
+    if torch._C._len_torch_dispatch_stack() == 0:
+        return False
+    return KEYS is None or any(torch._C._get_dispatch_mode(key) for key in (KEYS.FAKE, KEYS.PROXY, KEYS.FUNCTIONAL))
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-flop_counter = pytest.importorskip("torch.utils.flop_counter")
 
 orch_kernels = pytest.importorskip("orch_kernels")
 
@@ -237,10 +236,8 @@ def test_everything_else_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     )  # torch's is faster if sequences are short
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         F.scaled_dot_product_attention(query, query, query)
-    with flop_counter.FlopCounterMode(display=False):
-        F.scaled_dot_product_attention(query, query, query, dropout_p=0.5)
     torch.func.vmap(lambda x: F.scaled_dot_product_attention(x, x, x) or x)(query[None])
-    assert len(calls) == 10
+    assert len(calls) == 9
     assert isinstance(F.scaled_dot_product_attention(query, key, value, enable_gqa=True), torch.Tensor)
     with torch.autocast("cpu", torch.bfloat16):
         assert F.scaled_dot_product_attention(*[query.float()] * 3).dtype == torch.bfloat16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import pickle
 from typing import Any
@@ -14,6 +15,9 @@ torch = pytest.importorskip("torch")
 orch_kernels = pytest.importorskip("orch_kernels")
 
 from orch_kernels.dropout import TORCHS, dropout  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.overrides import BaseTorchFunctionMode  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 if problem := orch_kernels.problem():
     pytest.skip(f"dropout's kernel is NOT tested: {problem}", allow_module_level=True)
@@ -153,7 +157,7 @@ def test_checkpointed_module_draws_the_same_mask_again(reentrant: bool) -> None:
 
     def in_forward_only(x: Any) -> Any:
         math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-        with torch.device("cpu"), math:  # the first is a TorchFunctionMode
+        with torch.device("cpu"), BaseTorchFunctionMode(), FlopCounterMode(display=False), math:
             return torch.utils.checkpoint.checkpoint(net, x, use_reentrant=reentrant)
 
     net, gradients = Net(), []
@@ -163,6 +167,35 @@ def test_checkpointed_module_draws_the_same_mask_again(reentrant: bool) -> None:
         call(x).square().sum().backward()
         gradients.append(x.grad)
     assert torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("kind", ["mode", "subclass"])
+def test_functions_have_one_identity_for_whoever_overrides_them(kind: str) -> None:
+    """Libraries such as torchao compare them with what torch.nn.functional has, and keep tables of them."""
+    seen = []
+
+    class Mode(BaseTorchFunctionMode):
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function)
+            return super().__torch_function__(function, types, args, kwargs)
+
+    class Subclass(torch.Tensor):
+        @classmethod
+        def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            seen.append(function)
+            return super().__torch_function__(function, types, args, kwargs)
+
+    x = torch.ones(1, 1, 64, 64)
+    x, mode = (x, Mode()) if kind == "mode" else (x.as_subclass(Subclass), contextlib.nullcontext())
+    with mode:
+        F.scaled_dot_product_attention(F.dropout(F.linear(x, x[0, 0])), x, x)
+    assert {F.linear, F.dropout, F.scaled_dot_product_attention} <= {*seen}
+
+
+def test_make_fx_traces_torchs_dropout() -> None:
+    graph = make_fx(lambda x: F.dropout(x, 0.5))(torch.ones(2000))
+    assert "dropout_by_seed" not in str(graph.graph)
+    assert not torch.equal(graph(torch.ones(2000)), graph(torch.ones(2000))), "the units are not part of the graph"
 
 
 def test_modules_and_functions_use_the_kernel_only_in_training() -> None:

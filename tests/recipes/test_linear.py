@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import subprocess
 import sys
@@ -13,6 +14,7 @@ torch = pytest.importorskip("torch")
 orch_kernels = pytest.importorskip("orch_kernels")
 
 from orch_kernels.linear import TORCHS, linear  # noqa: E402
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 PROBLEM = orch_kernels.problem() or (None if torch.ops.orch.linear_is_fast() else "this CPU has no AMX")
 if PROBLEM:
@@ -37,6 +39,10 @@ def layer(rows: tuple[int, ...], inputs: int, outputs: int, dtype: Any = torch.f
     return [*(tensor.requires_grad_() for tensor in tensors), torch.randn(*rows, outputs).to(BF16)]
 
 
+def leaves(*tensors: Any) -> list[Any]:
+    return [tensor.detach() for tensor in tensors]
+
+
 def results(function: Any, tensors: list[Any], gradient: Any) -> list[Any]:
     with torch.autocast("cpu", BF16):
         output = function(*tensors)
@@ -44,7 +50,9 @@ def results(function: Any, tensors: list[Any], gradient: Any) -> list[Any]:
 
 
 def is_kernels(output: Any) -> bool:
-    return output.grad_fn is not None and "orch_linear" in output.grad_fn.name()
+    """Return whether an output is a view of one of the kernel."""
+    nodes = output.grad_fn.next_functions if output.grad_fn is not None else ()
+    return any(node is not None and "orch_linear" in node.name() for node, _ in nodes)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
@@ -87,7 +95,71 @@ def test_weights_may_change_before_the_backward_pass() -> None:
     with torch.autocast("cpu", BF16):
         output = linear(*tensors)
     tensors[1].data.zero_()
-    assert torch.equal(torch.autograd.grad(output, tensors[0], gradient)[0], expected)
+    for options in ({"create_graph": True}, {}):
+        assert torch.allclose(torch.autograd.grad(output, tensors[0], gradient, **options)[0], expected, rtol=0.01)
+
+
+@pytest.mark.parametrize("trained", [(True, True, True), (False, True, True), (True, False, False)])
+@pytest.mark.parametrize("rows", [(70,), (2, 3, 67)])
+def test_the_same_tensors_are_saved_as_by_torch(rows: Any, trained: tuple[bool, ...]) -> None:
+    """Frozen layers save no input, weights are saved once, and checkpointed modules may be computed again by torch."""
+    tensors = [tensor.requires_grad_(flag) for tensor, flag in zip(leaves(*layer(rows, 64, 32)), trained, strict=False)]
+    saved: list[list[Any]] = []
+    for function in (TORCHS, linear):
+        saved.append([])
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved[-1].append(tensor), lambda _: None)
+        with hooks, torch.autocast("cpu", BF16):
+            function(*tensors)
+            function(*tensors)
+    for value, expected in zip(*saved[::-1], strict=True):
+        assert torch.equal(value, expected)
+    places = [[tensor.data_ptr() for tensor in tensors if tensor.shape == (64, 32)] for tensors in saved]
+    assert len({*places[1]}) == len({*places[0]})
+
+
+def test_checkpointed_layer_may_be_computed_again_by_torch() -> None:
+    gradients = []
+    for mode in (contextlib.nullcontext(), FlopCounterMode(display=False)):
+        torch.manual_seed(0)
+        module, x = torch.nn.Linear(64, 64), torch.randn(2, 70, 64, requires_grad=True)
+        with mode, torch.autocast("cpu", BF16):
+            output = torch.utils.checkpoint.checkpoint(module, x, use_reentrant=False)
+        output.float().square().sum().backward()
+        gradients.append(x.grad)
+    assert (gradients[1] - gradients[0]).norm() < 0.01 * gradients[0].norm()
+
+
+def test_what_is_saved_may_be_stored_in_another_order() -> None:
+    *tensors, gradient = layer((70,), 64, 32)
+    expected = results(linear, tensors, gradient)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x, lambda x: x.t().contiguous().t()):
+        assert all(map(torch.equal, results(linear, tensors, gradient), expected))
+
+
+def test_gradients_in_batches_are_those_of_single_ones() -> None:
+    *tensors, gradient = layer((70,), 64, 32)
+    gradients = torch.stack([gradient, -gradient, 2 * gradient])
+    with torch.autocast("cpu", BF16):
+        output = linear(*tensors)
+    batches = torch.autograd.grad(output, tensors, gradients, is_grads_batched=True, retain_graph=True)
+    with FlopCounterMode(display=False) as counter:
+        single = torch.autograd.grad(output, tensors, gradients[2])
+    assert counter.get_total_flops() == 2 * 2 * 70 * 64 * 32
+    for batch, expected in zip(batches, single, strict=True):
+        assert (batch[2] - expected).norm() < 0.01 * expected.norm()
+
+
+@pytest.mark.filterwarnings("ignore:TF32")  # of torch.backends.mkldnn.flags()
+@pytest.mark.parametrize("in_forward", [True, False])
+def test_onednn_may_be_disabled(in_forward: bool) -> None:
+    *tensors, gradient = layer((70,), 64, 32)
+    expected = results(linear, tensors, gradient)[1]
+    with torch.backends.mkldnn.flags(enabled=not in_forward), torch.autocast("cpu", BF16):
+        output = linear(*tensors)
+        assert is_kernels(output) is not in_forward
+    with torch.backends.mkldnn.flags(enabled=in_forward):
+        (of_input,) = torch.autograd.grad(output, tensors[0], gradient)
+    assert (of_input - expected).norm() < 0.01 * expected.norm()
 
 
 def test_second_derivatives_are_torchs() -> None:
