@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import fields, replace
 from itertools import pairwise, takewhile
@@ -75,12 +75,12 @@ def apply_precedence(context: Any) -> None:
         context.params[name] = None
         context.set_parameter_source(name, type(context.get_parameter_source(name)).DEFAULT)
     if {"run", "inventory"} <= ranks.keys() and context.params["inventory"] is None:
-        context.params["inventory"] = inventory_of_unknown_run(context.params)
+        context.params["inventory"] = inventory_of_unknown_run(context)
 
 
-def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
+def inventory_of_unknown_run(context: Any) -> str | None:
     """Return the default inventory if the id or name of a run is given that is not recorded on this machine."""
-    run, folder = parameters["run"], Path(parameters.get("runs_dir") or RUNS_DIR)
+    run, folder = context.params["run"], Path(context.params.get("runs_dir") or context.obj or RUNS_DIR)
     if run == "last" or any(path.name.startswith(run) for path in folder.glob("*")):
         return None
     if any(recorded.record.name == run for recorded in store.recorded(folder).runs):
@@ -89,8 +89,13 @@ def inventory_of_unknown_run(parameters: Mapping[str, Any]) -> str | None:
 
 
 def describe_table(context: Any) -> str:
-    """Return the options that the table sets, as a sentence; empty without any."""
-    names = [flag(name) for name in context.default_map or {} if source_name(context, name) == TABLE_SOURCE]
+    """Return the options of a command and its group that the table sets, as a sentence; empty without any."""
+    names = [
+        flag(name)
+        for owner in filter(None, (context, context.parent))
+        for name in owner.default_map or {}
+        if source_name(owner, name) == TABLE_SOURCE
+    ]
     return f"[tool.orch] of {context.meta[TABLE_FILE]} sets {', '.join(names)}." if names else ""
 
 
@@ -123,29 +128,30 @@ def target_in(arguments: Sequence[str]) -> str | None:
     return next((target for target, option in pairwise(parts[::-1]) if option == "--on"), None)
 
 
+def set_table_defaults(command: Any, ctx: Any, args: Sequence[str]) -> None:
+    """Replace the defaults of a command's options by those of the table.
+
+    `orch train` and `orch data prepare` have all options of the table, other commands and groups the inventory if they
+    need one, and the folder of the runs.
+    """
+    variables = {parameter.name: parameter.envvar for parameter in command.params}
+    trains = "recipe" in variables or "inputs" in variables
+    names = {name for name, variable in variables.items() if trains or (variable and name in ("inventory", "runs_dir"))}
+    shows_help = any(argument in HELP for argument in args)
+    if names and not ctx.resilient_parsing and not shows_help and (table := tool_options()).values:
+        ctx.meta[TABLE_FILE] = table.path
+        ctx.default_map = {
+            name: to_jsonable_python(value, fallback=str) for name, value in table.values.items() if name in names
+        }
+
+
 class Command(TyperCommand):
     """A command whose options have defaults in a pyproject.toml."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the arguments, after the table has replaced the defaults of the options.
-
-        `orch train` and `orch data prepare` have all options of the table, other commands the inventory if they need
-        one, and the folder of the runs.
-        """
+        """Parse the arguments, after the table has replaced the defaults of the options."""
         ctx.meta[ARGUMENTS] = [*args]
-        parameters = {parameter.name: parameter for parameter in self.params}
-        trains = "recipe" in parameters or "inputs" in parameters
-        names = {
-            name
-            for name, parameter in parameters.items()
-            if trains or name == "runs_dir" or (name == "inventory" and parameter.param_type_name == "argument")
-        }
-        shows_help = any(argument in HELP for argument in args)
-        if names and not ctx.resilient_parsing and not shows_help and (table := tool_options()).values:
-            ctx.meta[TABLE_FILE] = table.path
-            ctx.default_map = {
-                name: to_jsonable_python(value, fallback=str) for name, value in table.values.items() if name in names
-            }
+        set_table_defaults(self, ctx, args)
         try:
             remaining = super().parse_args(ctx, args)
         except Exception as error:
@@ -182,7 +188,12 @@ class Command(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands whose usage errors are RequestErrors."""
+    """A group of commands whose options have defaults in a pyproject.toml, and whose usage errors are RequestErrors."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the arguments, after the table has replaced the defaults of the options."""
+        set_table_defaults(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **settings: Any) -> Any:
         """Run the command line and exit with its exit code.

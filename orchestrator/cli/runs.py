@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from orchestrator.cli.app import App
+from orchestrator.cli.app import App, CommandGroup
 from orchestrator.cli.options import RUNS_DIR, AsJson, OfInventory, RunName, RunsDir, has_subcommand, print_error
 from orchestrator.operations import runs as operation
 from orchestrator.report import comparison, page, run_list, training
@@ -51,9 +51,9 @@ def report(
     print_text(json_text("report", path=path) if as_json else path)
 
 
-app = App(help="List the runs, show one, or compare two.", invoke_without_command=True)
+app = App(cls=CommandGroup, help="List the runs, show one, or compare two.", invoke_without_command=True)
 
-# The same option after the subcommand; the option before it reads the variable ORCH_RUNS_DIR.
+# The same option after the subcommand; the option before it reads ORCH_RUNS_DIR and [tool.orch].
 SubcommandRunsDir = Annotated[
     Path | None, typer.Option("--runs-dir", metavar="FOLDER", help="Folder of the run folders.")
 ]

@@ -106,6 +106,22 @@ def test_run_of_this_machine_is_found_by_its_name(project: Path, tmp_path: Path)
     assert make_run(tmp_path, name="mine").name in orch("runs", "show", "mine", "--runs-dir", str(tmp_path))
 
 
+def test_folder_of_runs_in_the_table_is_that_of_all_commands(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (project / "pyproject.toml").write_text('[tool.orch]\ninventory = "nosuch"\nruns-dir = "myruns"\n')
+    for base, name in (("myruns", "first"), ("myruns", "second"), ("others", "third")):
+        make_run(project / base, f"{name}-20260101-000000-abcd", name=name)
+    assert "first-2026" in orch("runs")
+    assert "second-2026" in orch("runs", "compare", "first")
+    assert "first-2026" in orch("runs", "show", "first")
+    other_base = str(project / "others")
+    with pytest.raises(OrchError) as exc_info:
+        orch("runs", "compare", "third")
+    assert "[tool.orch] of ../pyproject.toml sets --runs-dir" in exc_info.value.hint
+    assert "third-2026" in orch("runs", "--runs-dir", other_base, "show", "third"), "the option wins"
+    monkeypatch.setenv("ORCH_RUNS_DIR", other_base)
+    assert "third-2026" in orch("runs", "show", "third"), "the environment wins"
+
+
 def test_target_on_the_command_line_replaces_the_inventory(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ORCH_INVENTORY", "lab")
     options = ["--on", "k8s", "--nodes", "2", "--image", "orch:current", "--project", "none"]
