@@ -98,7 +98,7 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
     do not respond within QUERY_SECONDS.
     """
     if inventory is not None:
-        return registry.target_at(inventory).list_runs(inventory)
+        return registry.target_at(inventory).list_runs(inventory, base.absolute())
     problems = refresh_live(base)
     recorded = store.recorded(base)
     rows = (

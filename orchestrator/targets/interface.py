@@ -306,8 +306,8 @@ class Target(ABC):
         """
 
     @abstractmethod
-    def list_runs(self, inventory: str) -> RunList:
-        """Return the runs that the hosts of an inventory or a cluster have recorded."""
+    def list_runs(self, inventory: str, base: Path) -> RunList:
+        """Return the runs recorded on the hosts of an inventory, in a cluster, or in the local folder of runs."""
 
     @abstractmethod
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:

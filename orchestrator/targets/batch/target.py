@@ -22,7 +22,7 @@ from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.files import state_home, write_whole
 from orchestrator.model.hosts import Nodes
 from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
-from orchestrator.planning.request import RUNS_DIR, Resume, TargetOptions, TrainRequest, find_options
+from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, find_options
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
@@ -161,12 +161,12 @@ class BatchTarget(interface.Target):
         """Raise RequestError: the batch system itself shows its nodes."""
         raise RequestError(f"{self.system.title} manages its nodes.", hint="Its own commands list them.")
 
-    def list_runs(self, inventory: str) -> interface.RunList:
+    def list_runs(self, inventory: str, base: Path) -> interface.RunList:
         """Return the runs recorded in the local folder of runs, with their current state.
 
         The user's jobs that are recorded elsewhere are listed as warnings.
         """
-        runs = self.recorded_runs(Path(RUNS_DIR).absolute())
+        runs = self.recorded_runs(base)
         # The cluster of a run that may continue knows its current state.
         active = [run for run in runs if run.outcome is None or run.outcome.state == PREEMPTED]
         clusters = clusters_of(self.system, self.login_of(inventory), active)

@@ -78,7 +78,7 @@ class KubernetesTarget(interface.Target):
     def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[interface.LiveNode]:
         raise RequestError("Kubernetes manages its nodes.", hint="kubectl top nodes lists them.")
 
-    def list_runs(self, inventory: str) -> interface.RunList:
+    def list_runs(self, inventory: str, base: Path) -> interface.RunList:
         return find.list_runs(inventory)
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:

@@ -130,7 +130,7 @@ class SshTarget(interface.Target):
     def live_nodes(self, inventory: str, names: Collection[str] | None = None) -> list[interface.LiveNode]:
         return query_inventory(inventory, names)
 
-    def list_runs(self, inventory: str) -> interface.RunList:
+    def list_runs(self, inventory: str, base: Path) -> interface.RunList:
         return find.list_runs(find.query_inventory(inventory))
 
     def clean(self, inventory: str | None, base: Path, *, dry_run: bool) -> CleanupReport:

@@ -114,7 +114,7 @@ class Target:
     def handle(self, record: RunRecord, folder: Path) -> Handle:
         return Handle(record, folder)
 
-    def list_runs(self, inventory: str) -> RunList:
+    def list_runs(self, inventory: str, base: Path) -> RunList:
         return RunList(rows=(row_of(RUN_RECORD, RunReport(), state="running", nodes=(), folder=""),))
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> Handle:

@@ -12,6 +12,7 @@ from orch_node.content_store import hash_of
 
 from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import TRAIN
+from orchestrator.operations.runs import list_recorded_runs
 from orchestrator.runs import store
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of
@@ -125,8 +126,11 @@ def test_list_of_runs_names_the_system_that_does_not_respond(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    folder = make_run(Path("other"), target="slurm", location={"name": "orch-1", "job": "1"}, ended=False)
     write_program(programs / "squeue", "#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
-    assert BatchTarget(SLURM).list_runs("slurm").unreachable == ("Slurm: Unable to contact slurm controller",)
+    result = list_recorded_runs(Path("other"), "slurm")
+    assert result.unreachable == ("Slurm: Unable to contact slurm controller",)
+    assert [row.folder for row in result.rows] == [str(folder.absolute())]
 
 
 def test_run_that_is_done_does_not_wait_although_slurm_has_requeued_its_job(folder: Path) -> None:
