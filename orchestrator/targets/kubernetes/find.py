@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -23,15 +24,22 @@ from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, R
 from orchestrator.targets.kubernetes.inputs import kubernetes_settings
 from orchestrator.targets.kubernetes.local_copy import parse, split_time
 from orchestrator.targets.kubernetes.run_record import location_of, trusted_record, with_lists
+from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from orchestrator.targets.kubernetes.status import PodState, job_state, pod_state
 
 MAX_QUERIES = 8  # at the same time
 TAIL_LINES = 200  # at the end of a pod's log, to find the newest progress
 
 
+def default_settings() -> KubernetesSettings:
+    """Return the settings of ORCH_K8S_FILE, or else of orch-k8s.toml."""
+    file = os.environ.get("ORCH_K8S_FILE")
+    return kubernetes_settings(Path(file) if file else None, [])
+
+
 def cluster_of(inventory: str) -> KubernetesClient:
-    """Connect to the cluster of `k8s` or `k8s:NAMESPACE`, as orch-k8s.toml configures it."""
-    settings = kubernetes_settings(None, [])
+    """Connect to the cluster of `k8s` or `k8s:NAMESPACE`, as the default settings describe it."""
+    settings = default_settings()
     return connect(settings.context, inventory.partition(":")[2] or settings.namespace)
 
 
@@ -42,7 +50,7 @@ def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, Or
         The records, oldest first, and why a run cannot be used, by its id or the name of its ConfigMap.
     """
     location = {"context": cluster.context, "namespace": cluster.namespace}
-    settings = kubernetes_settings(None, []).model_copy(update=location)
+    settings = default_settings().model_copy(update=location)
     records: list[RunRecord] = []
     problems: dict[str, OrchError] = {}
     for config_map in cluster.objects("ConfigMap", f"{names.selector()},!{names.PART}"):

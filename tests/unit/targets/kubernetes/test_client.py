@@ -12,7 +12,7 @@ import pytest
 from kubernetes.config import incluster_config
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.targets.kubernetes import client, namespace
+from orchestrator.targets.kubernetes import client, find, namespace
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.kubernetes_api import make_client, write_kubeconfig
 
@@ -33,6 +33,17 @@ def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypat
         client.connect(context="lab")
     cluster = client.connect()
     assert (cluster.client.host, cluster.namespace) == ("https://10.0.0.1:443", "team")
+
+
+def test_namespace_of_the_inventory_k8s_is_that_of_the_settings_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_kubeconfig(tmp_path / "config", {"server": "http://127.0.0.1:9"}, "token")
+    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    (tmp_path / "k8s.toml").write_text('namespace = "nlp"\n')
+    monkeypatch.setenv("ORCH_K8S_FILE", str(tmp_path / "k8s.toml"))
+    assert find.cluster_of("k8s").namespace == "nlp"
+    assert find.cluster_of("k8s:vision").namespace == "vision"
 
 
 def test_damaged_kubeconfig_and_unknown_context_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
