@@ -265,10 +265,10 @@ def connect(context: str | None = None, namespace: str | None = None, *, retries
     )
     configuration.connection_pool_maxsize = 64
     try:
-        contexts, current = config.list_kube_config_contexts()
-        selected = next((entry for entry in contexts if entry["name"] == context), current)
-        config.load_kube_config(context=context or selected["name"], client_configuration=configuration)
-        name, default_namespace = selected["name"], selected["context"].get("namespace") or "default"
+        config.load_kube_config(context=context or None, client_configuration=configuration)
+        loaded = config.kube_config.KubeConfigMerger(config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config
+        name = context or loaded["current-context"]
+        default_namespace = loaded["contexts"].get_with_name(name)["context"].safe_get("namespace") or "default"
     except (config.ConfigException, OSError, yaml.YAMLError, ValueError) as error:
         name = None
         if context is not None or not (default_namespace := pod_namespace(config, configuration)):

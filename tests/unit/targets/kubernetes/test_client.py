@@ -14,7 +14,7 @@ from kubernetes.config import incluster_config
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.targets.kubernetes import client, find, namespace
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
-from tests.support.kubernetes_api import make_client, write_kubeconfig
+from tests.support.kubernetes_api import NAMESPACE, make_client, write_kubeconfig
 
 
 def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,6 +51,10 @@ def test_damaged_kubeconfig_and_unknown_context_are_refused(tmp_path: Path, monk
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
     with pytest.raises(RequestError, match="Expected object with name none in"):
         client.connect(context="none")
+    path.write_text(path.read_text().replace("current-context: lab\n", ""))
+    with pytest.raises(RequestError, match="current-context"):
+        client.connect()
+    assert client.connect(context="lab").namespace == NAMESPACE
     path.write_text("a: [")
     with pytest.raises(RequestError, match="while parsing"):
         client.connect()
