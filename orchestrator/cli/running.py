@@ -74,7 +74,7 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
             handle.interrupt()
         except KeyboardInterrupt:
             screen.note("interrupted again: ending all processes of the run now")
-            handle.stop()
+            screen.note(stop_run(handle))
 
     ask_at_interrupt(handle, screen)
     end_command(handle, watch(handle, screen, as_json=output.as_json, interrupted=interrupted))
@@ -141,10 +141,15 @@ def end_command(handle: RunHandle, outcome: RunOutcome) -> NoReturn:
 def stop_started(plan: Plan, base: Path) -> None:
     """Stop what an interrupted start of a plan has recorded in the folder `base` of all runs."""
     for handle in runs.handles_of(plan, base, print_error):
-        run = store.load(handle.folder)
-        if run.outcome is None:
-            report = handle.stop()
-            print_error(cleanup.describe_stop(report, before=run.state, after=store.load(handle.folder).state))
+        if store.load(handle.folder).outcome is None:
+            print_error(stop_run(handle))
+
+
+def stop_run(handle: RunHandle) -> str:
+    """Stop a run, and return a sentence that says whether something of it remains."""
+    before = store.load(handle.folder).state
+    report = handle.stop()
+    return cleanup.describe_stop(report, before=before, after=store.load(handle.folder).state)
 
 
 def watch(handle: RunHandle, screen: live.Screen, *, as_json: bool, interrupted: Callable[[], None]) -> RunOutcome:

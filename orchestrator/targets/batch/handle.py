@@ -346,8 +346,9 @@ class BatchHandle(RunHandle):
     # Other commands.
 
     def interrupt(self) -> None:
-        """End the run and its job."""
-        self.end()
+        """End the run and its job, and report a job that remains."""
+        if problem := self.end():
+            self.notify(problem)
 
     def refresh(self) -> None:
         """Update the events of the run, and write its outcome if its job has ended."""

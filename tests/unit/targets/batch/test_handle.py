@@ -169,7 +169,11 @@ def test_stop_seldom_asks_whether_the_job_has_ended(folder: Path, monkeypatch: p
     """Many users share the controller."""
     monkeypatch.setattr("orchestrator.targets.batch.handle.GONE_SECONDS", 0.5)
     host = RecordedHost(squeue=squeue("PENDING"))
-    assert "still reports job 12" in make_handle(folder, host).end()
+    messages: list[str] = []
+    handle = make_handle(folder, host)
+    handle.notify = messages.append
+    handle.interrupt()
+    assert messages == ["Slurm still reports job 12 as PENDING"]
     assert sum(command[0] == "squeue" for command in host.commands) <= 3
 
 
