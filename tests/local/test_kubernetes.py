@@ -38,6 +38,7 @@ from tests.local.kubernetes_runs import (
 )
 from tests.local.runs import Orch, expect_exit, read_events, run_in, start_orch, wait_for_exit, write_script
 from tests.support.kubernetes_api import Api, make_client
+from tests.support.kubernetes_http import Handler
 from tests.support.kubernetes_operator import Operator
 from tests.support.ports import free_port
 
@@ -164,6 +165,22 @@ def test_wait_limit_does_not_apply_once_ranks_have_started(api: Api, orch: Orch,
     api.wait_for(lambda: sum(path.endswith(f"/pytorchjobs/{run.job}") for _, path in api.state.requests) > 3)
     run.finish("Succeeded")
     expect_exit(wait())
+
+
+def test_wait_limit_is_measured_by_the_clock_of_the_cluster(
+    api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start_run(api, orch, tmp_path, "--wait-limit", "600")
+    metadata = get_object(api, "pytorchjobs", run.job)["metadata"]
+    run.update_job(metadata={**metadata, "creationTimestamp": "2026-01-01T00:00:00Z"})
+    handle = KubernetesHandle(store.load(run.folder).record, run.folder)
+    handle.cluster = make_client(api.url)
+    monkeypatch.setattr(watch, "delete_objects", lambda *_: None)
+    for clock, is_late in (("00:10:00", False), ("00:10:01", True)):
+        date = f"Thu, 01 Jan 2026 {clock} GMT"
+        monkeypatch.setattr(Handler, "date_time_string", lambda self, timestamp=None, date=date: date)
+        assert handle.poll() is None
+        assert (handle.end_late_start() is not None) == is_late, clock
 
 
 # Failures of ranks, pods and nodes.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from email.utils import mktime_tz, parsedate_tz
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -89,6 +90,7 @@ class KubernetesClient:
         self.client = client
         self.namespace = namespace
         self.context = context
+        self.server_time: float | None = None  # of the last response, by the cluster's clock, in seconds since 1970
         self.connection_errors = (HTTPError, OSError)
         self.failures = (ApiException, *self.connection_errors)
 
@@ -126,6 +128,8 @@ class KubernetesClient:
             response = self.client.call_api(*serialized[:4], _request_timeout=(CONNECT_SECONDS, seconds))
             if not 200 <= response.status < 300:
                 raise ApiException(http_resp=response.response)
+            date = parsedate_tz(response.response.headers.get("Date", ""))
+            self.server_time = mktime_tz(date) if date else None
             return response.response
 
     @contextmanager

@@ -296,7 +296,7 @@ class KubernetesHandle(RunHandle):
         limit = self.location.wait_limit
         if limit is None or self.ranks_started or self.job_created is None:
             return None
-        if time.time() - self.job_created <= limit:
+        if (self.cluster.server_time or time.time()) - self.job_created <= limit:
             return None
         reasons = self.follower.reasons_to_wait()
         self.follower.ended.set()  # do not report the deletion of its pods
