@@ -91,13 +91,13 @@ def with_current_time(event: Event) -> Event:
 def split_time(line: str) -> tuple[str, str]:
     """Return the time and the text of a line: 2026-01-01T12:00:00.123456789Z TEXT."""
     stamp, _, text = line.partition(" ")
-    return (stamp, text) if re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:.]+(Z|[+-]\d\d:\d\d)", stamp) else ("", line)
+    return (stamp, text) if seconds(stamp) is not None else ("", line)
 
 
-def order(stamp: str) -> tuple[str, str]:
+def order(stamp: str) -> tuple[float, str]:
     """Return a sortable key of a time; container runtimes drop trailing zeros of the fraction."""
-    seconds, _, fraction = stamp.rstrip("Z").partition(".")
-    return seconds, fraction.ljust(9, "0")
+    fraction = "".join(re.findall(r"\.(\d+)", stamp))
+    return seconds(stamp.replace(f".{fraction}", "")) or 0.0, fraction.ljust(9, "0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

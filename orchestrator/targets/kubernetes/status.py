@@ -205,10 +205,11 @@ def created_at(job: Json) -> float | None:
 
 
 def seconds(stamp: str | None) -> float | None:
-    """Convert 2026-01-01T12:00:00Z, also with a fraction in nanoseconds, to seconds since 1970."""
-    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT[\d:]{8})(\.\d{1,6})?\d*(?:Z|\+00:00)", stamp or "")
-    try:
-        return datetime.fromisoformat(f"{match[1]}+00:00").timestamp() + float(match[2] or 0) if match else None
+    """Convert 2026-01-01T12:00:00Z, also with nanoseconds or the offset of a time zone, to seconds since 1970."""
+    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT[\d:]{8})(?:(\.\d{1,6})\d*)?(Z|[+-]\d\d:\d\d)", stamp or "")
+    date, fraction, zone = match.groups() if match else ("", "", "")
+    try:  # Python 3.10 reads neither Z nor fractions of all lengths.
+        return datetime.fromisoformat(date + zone.replace("Z", "+00:00")).timestamp() + float(fraction or 0)
     except ValueError:
         return None
 

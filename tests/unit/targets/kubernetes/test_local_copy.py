@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from orch_node.protocol import files
 from orch_node.protocol.events import Joined, UnreadableEvent
 
 from orchestrator.errors import ExecuteError
@@ -151,21 +152,36 @@ def test_log_lines_are_assigned_to_files() -> None:
     assert isinstance(parse('{"event": 1, "rank": 2}', ranks=16).event, UnreadableEvent)
 
 
+def test_times_of_lines_do_not_depend_on_the_time_zone(tmp_path: Path) -> None:
+    copy = open_copy(tmp_path)
+    for stamp in ("01:59:59.5+02:00", "00:00:00Z", "02:00:00.25+02:00", "23:00:00.123456789-01:00"):
+        day = "2025-12-31" if stamp.startswith("23") else "2026-01-01"
+        copy.write(ReadLine("uid", f"{day}T{stamp} [0] a"))
+    copy.release()
+    times = [float(line.split()[1]) for line in (tmp_path / files.RANK_TIMES.format(0)).read_text().splitlines()]
+    assert [time - 1767225600 for time in times] == [-0.5, 0.0, 0.25]
+
+
 TIMES = st.lists(st.integers(0, 5), max_size=30).map(sorted)
 
 
-@given(times=TIMES, cuts=st.lists(st.integers(0, 30), max_size=4), nano=st.sampled_from([1, 10**8]))
+@given(
+    times=TIMES,
+    cuts=st.lists(st.integers(0, 30), max_size=4),
+    nano=st.sampled_from([1, 10**8]),
+    zone=st.sampled_from(["Z", "+02:00"]),
+)
 def test_each_line_is_copied_once_however_often_the_stream_breaks(
-    tmp_path_factory: pytest.TempPathFactory, times: list[int], cuts: list[int], nano: int
+    tmp_path_factory: pytest.TempPathFactory, times: list[int], cuts: list[int], nano: int, zone: str
 ) -> None:
     """Copy each line once although lines share timestamps and the API resumes at whole seconds."""
     log = []
     for index, time in enumerate(times):
         fraction = f"{time * nano:09d}".rstrip("0")
-        log.append(f"2026-01-01T00:00:01{'.' if fraction else ''}{fraction}Z line {index}")
+        log.append(f"2026-01-01T00:00:01{'.' if fraction else ''}{fraction}{zone} line {index}")
     copy = open_copy(tmp_path_factory.mktemp("run"))
     for cut in [*cuts, len(log)]:
-        assert all(position.since == "2026-01-01T00:00:01Z" for position in copy.positions.values())
+        assert all(position.since == f"2026-01-01T00:00:01{zone}" for position in copy.positions.values())
         copy.write(ReadLine("uid", None))
         for line in log[:cut]:
             copy.write(ReadLine("uid", line))
