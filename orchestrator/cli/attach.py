@@ -14,7 +14,6 @@ import typer
 from orch_node.protocol.outcome import STOPPED
 from orch_node.streams import STDERR
 
-from orchestrator.cli import options
 from orchestrator.cli.options import RUNS_DIR, SHOW, AsJson, OfInventory, RunName, RunsDir, UnfinishedRun, print_error
 from orchestrator.cli.running import run_line, watch
 from orchestrator.model.printable import counted
@@ -39,13 +38,12 @@ def attach(
     """Show the progress of a run until it ends. Ctrl-C detaches and does not stop the run."""
     screen = live.Screen(of_ranks=show, keeps_stdout=as_json)
     handle = operation.find(runs_dir, run, inventory, screen.note)
-    record = handle.record
-    output.check_shown(show, len(record.layout))
+    output.check_shown(show, len(handle.record.layout))
     screen.begin([run_line(handle)])
 
     def interrupted() -> None:
         screen.end()
-        screen.note(f"the run continues; to stop it: orch stop {record.run_id}")
+        screen.note(f"the run continues; to stop it: orch stop {store.cli_arguments(handle.folder)}")
         raise typer.Exit(130) from None
 
     outcome = watch(handle, screen, as_json=as_json, interrupted=interrupted)
@@ -65,7 +63,7 @@ def stop(
         lines = (cleanup.describe_stop(report, before="running", after=STOPPED) for report in reports)
         print_text(json_text("stop", array=run, exit_code=code, runs=reports) if as_json else "\n".join(lines))
         if not as_json and any(map(store.can_resume, store.members(runs_dir.absolute(), run))):
-            print_text(f"resume: {options.resume_command(run, runs_dir.absolute())}")
+            print_text(f"resume: orch resume {store.cli_arguments(runs_dir.absolute() / run)}")
         raise typer.Exit(code)
     handle, other_runs = operation.find_live(runs_dir, run, inventory, print_error)
     before = states.get(handle.record.run_id) or store.load(handle.folder).state
@@ -76,9 +74,10 @@ def stop(
         after = store.load(handle.folder).state
         print_text(f"{cleanup.describe_stop(done, before=before, after=after)}\n{cleanup.text(done)}")
         if other_runs:
-            print_text(f"Still running: {', '.join(other_runs)}. To stop one: orch stop ID")
+            names, option = ", ".join(other_runs), store.runs_dir_option(runs_dir)
+            print_text(f"Still running: {names}. To stop one: orch stop ID{option}")
         if store.can_resume(store.load(handle.folder)):
-            print_text(f"resume: {options.resume_command(handle.record.run_id, handle.folder.absolute().parent)}")
+            print_text(f"resume: orch resume {store.cli_arguments(handle.folder)}")
     raise typer.Exit(done.exit_code)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import shlex
 from collections.abc import Callable, Iterable, Mapping
 from copy import copy
 from dataclasses import MISSING, dataclass, field, fields
@@ -95,16 +94,6 @@ def has_subcommand(context: typer.Context, *read: str) -> bool:
 def print_error(line: str) -> None:
     """Print a line on standard error."""
     print_text(line, err=True)
-
-
-def runs_dir_option(base: Path) -> str:
-    """Return the option that names the folder of all runs, or '' for the default."""
-    return "" if base == RUNS_DIR.absolute() else f" --runs-dir {shlex.quote(str(base))}"
-
-
-def resume_command(run_id: str, base: Path) -> str:
-    """Return the command that resumes a run of the folder `base` of all runs."""
-    return f"orch resume {run_id}{runs_dir_option(base)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

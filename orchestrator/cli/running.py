@@ -12,7 +12,7 @@ from typing import NoReturn
 import typer
 from orch_node.protocol.outcome import DONE, FAILED, REFUSED
 
-from orchestrator.cli.options import Output, print_error, resume_command, runs_dir_option
+from orchestrator.cli.options import Output, print_error
 from orchestrator.errors import RequestError
 from orchestrator.operations import queue, runs, train
 from orchestrator.operations.output import RanksOutput, check_shown
@@ -64,7 +64,7 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
             end_command(
                 handle, print_outcome(handle, handle.finish(), shown="none", as_json=output.as_json, with_files=True)
             )
-        print_text(plans.started_as_json(plan) if output.as_json else plans.started(plan), err=not output.as_json)
+        print_text(plans.started_as_json(plan) if output.as_json else plans.started(plan, base), err=not output.as_json)
         return
     screen.begin([run_line(handle), *plans.decision_lines(plan, verbose=output.verbose)])
 
@@ -114,8 +114,8 @@ def ask_at_interrupt(handle: RunHandle, screen: live.Screen) -> None:
             if answer in ("s", None):
                 raise KeyboardInterrupt
         if answer == "d":
-            run = handle.record.run_id
-            screen.note(f"run {run} continues; to watch it: orch attach {run}, to stop it: orch stop {run}")
+            run, arguments = handle.record.run_id, store.cli_arguments(handle.folder)
+            screen.note(f"run {run} continues; to watch it: orch attach {arguments}, to stop it: orch stop {arguments}")
             raise typer.Exit(0)
         screen.progress.start()
         signal.signal(signal.SIGINT, handle_interrupt)
@@ -155,8 +155,8 @@ def stop_run(handle: RunHandle) -> str:
 def watch(handle: RunHandle, screen: live.Screen, *, as_json: bool, interrupted: Callable[[], None]) -> RunOutcome:
     """Show a run until it ends or Ctrl-C is pressed; print and return its outcome."""
     lines = RanksOutput(handle, screen)
-    run = handle.record.run_id
-    closed_output.message = f"The output is closed. Run {run} continues: orch attach {run}"
+    run, arguments = handle.record.run_id, store.cli_arguments(handle.folder)
+    closed_output.message = f"The output is closed. Run {run} continues: orch attach {arguments}"
     try:
         lines.follow()
     except KeyboardInterrupt:
@@ -166,7 +166,7 @@ def watch(handle: RunHandle, screen: live.Screen, *, as_json: bool, interrupted:
     outcome = handle.finish()
     is_complete = lines.end()
     if not is_complete:
-        screen.note(f"the output shown here is incomplete; all of it: orch logs {handle.record.run_id}")
+        screen.note(f"the output shown here is incomplete; all of it: orch logs {arguments}")
     screen.end()
     shown = screen.of_ranks if is_complete else "none"
     return print_outcome(handle, outcome, shown=shown, as_json=as_json, with_files=False)
@@ -209,7 +209,8 @@ def end_lines(handle: RunHandle, outcome: RunOutcome) -> list[str]:
 
     Only the first path or command has the run's id; the commands after it name the last run.
     """
-    output, option = runs.find_output(handle) if outcome.state == DONE else None, runs_dir_option(outcome.folder.parent)
+    output = runs.find_output(handle) if outcome.state == DONE else None
+    option = store.runs_dir_option(outcome.folder.parent)
     name, lines = outcome.run_id, []
     # Nodes of a batch system may share the run's folder with this machine.
     if output and (runs.has_output_here(handle.record) or is_shared(handle)) and Path(output).is_dir():
@@ -222,7 +223,7 @@ def end_lines(handle: RunHandle, outcome: RunOutcome) -> list[str]:
     if command := {"done": "report", "failed": "logs"}.get(outcome.state):
         lines.append(f"details: orch {command} {name}{option}")
     if store.can_resume(store.load(handle.folder)):
-        lines.append(f"resume: {resume_command(outcome.run_id, outcome.folder.parent)}")
+        lines.append(f"resume: orch resume {store.cli_arguments(outcome.folder)}")
     return lines
 
 
@@ -267,5 +268,5 @@ def follow_array(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     code = runs.array_exit_code(outcomes)
     print_text(run_list.array_json(outcomes, code) if as_json else run_list.array_text(outcomes), err=not as_json)
     if any(store.can_resume(store.load(outcome.folder)) for outcome in outcomes):
-        print_error(f"resume: {resume_command(array, base)}")
+        print_error(f"resume: orch resume {store.cli_arguments(base / array)}")
     raise typer.Exit(code)

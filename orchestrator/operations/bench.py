@@ -182,7 +182,8 @@ def execute(plan: Plan, base: Path, notify: Notify, *, is_first: bool) -> tuple[
     outcome = handle.finish()
     if outcome.state != DONE:
         hints = [explanation.hint for explanation in outcome.explanations if is_first]
-        error = ExecuteError(describe_end(outcome), hint=" ".join([*hints, f"Its output: orch logs {outcome.run_id}."]))
+        hints.append(f"Its output: orch logs {store.cli_arguments(outcome.folder)}.")
+        error = ExecuteError(describe_end(outcome), hint=" ".join(hints))
         if is_first:
             raise error
         notify(f"bench: {error.message}. {error.hint}")

@@ -127,8 +127,8 @@ class RanksOutput:
         """Warn that lines may be late or missing. Any thread may call this."""
         if self.may_warn.acquire(blocking=False):
             source = "all ranks" if self.shown == ALL else f"rank {self.shown}"
-            run = self.handle.record.run_id
-            self.screen.note(f"output of {source} may be late or missing: {reason} Complete output: orch logs {run}")
+            command = f"orch logs {store.cli_arguments(self.handle.folder)}"
+            self.screen.note(f"output of {source} may be late or missing: {reason} Complete output: {command}")
 
     def print(self) -> None:
         """Show the arrived lines, as many together as there are."""

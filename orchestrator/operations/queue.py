@@ -98,8 +98,8 @@ def begin(base: Path, queue: Path, arguments: str, lock: int) -> None:
     deadline = time.monotonic() + START_SECONDS
     while (state := queued.read_state(queue)) is None or state.pid != process.pid:
         if process.poll() is not None or time.monotonic() > deadline:
-            output = last_text(queue / queued.LOG, LOG_CHARACTERS).strip()
-            raise ExecuteError.about("queue-start", array=queue.name, output=output or "it printed nothing")
+            output = last_text(queue / queued.LOG, LOG_CHARACTERS).strip() or "it printed nothing"
+            raise ExecuteError.about("queue-start", queue=queue, output=output, arguments=store.cli_arguments(queue))
         time.sleep(0.02)
 
 
@@ -152,5 +152,5 @@ def stop(queue: Path) -> None:
     while queued.is_active(queue):
         (queue / queued.STOP).touch()
         if time.monotonic() > deadline:
-            raise ExecuteError.about("endless-queue", array=queue.name)
+            raise ExecuteError.about("endless-queue", queue=queue, arguments=store.cli_arguments(queue))
         time.sleep(0.1)

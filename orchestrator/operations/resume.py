@@ -105,7 +105,7 @@ def check_unfinished(run: Run) -> None:
     if run.state == DONE:
         raise RequestError(f"{run.id} is done: there is nothing to resume.", hint="`orch train` starts a new run.")
     if run.state not in (*store.UNFINISHED, REFUSED):
-        raise RequestError.about("running-run", run=run)
+        raise RequestError.about("running-run", run=run, arguments=store.cli_arguments(run.folder))
     if not run.origin.request:
         raise RequestError.about("request-elsewhere", run=run)
 
@@ -160,7 +160,8 @@ def check_secrets(run: Run, request: TrainRequest) -> None:
     """
     restart_hint = "Start a new run, with {}: resumed runs have it, too."
     names = [variable.partition("=")[0] for variable in request.env if MASK in variable]
-    hints = {f"in {name}": f"Pass it again: orch resume {run.id} --env {name}" for name in names}
+    command = f"orch resume {store.cli_arguments(run.folder)}"
+    hints = {f"in {name}": f"Pass it again: {command} --env {name}" for name in names}
     if any(MASK in argument for argument in (*request.settings, *request.script_args)):
         hints["among the script's arguments"] = restart_hint.format("the secret in orch_secrets of the inventory")
     for package in request.packages:

@@ -306,7 +306,8 @@ class WaitingRun(RunHandle):
         """
         run = store.load(self.folder)
         if run.state == queued.QUEUED:
-            raise RequestError.about("waiting-run", run=run, wait=queued.describe_wait(self.folder))
+            wait, arguments = queued.describe_wait(self.folder), store.cli_arguments(self.folder)
+            raise RequestError.about("waiting-run", run=run, wait=wait, arguments=arguments)
         if self.record.layout != run.record.layout:
             self.earlier = replace(self.earlier, logs={})  # the start has moved them
         if self.started_run is None or self.record != run.record:

@@ -90,7 +90,7 @@ def start(plan: Plan, base: Path, resumed: Sequence[store.Run] = ()) -> RunHandl
             locks.enter_context(exclusive(run.folder / START_LOCK))
             now = store.load(run.folder)
             if not now.has_ended or now.outcome != run.outcome:
-                raise RequestError.about("resumed-run", run=now)
+                raise RequestError.about("resumed-run", run=now, arguments=store.cli_arguments(run.folder))
             if run.state == lease.KILLED and store.was_launched(run):
                 runs.handle_of(run).stop()  # what the supervisor has left may hold the cores
         if plan.request.wait_for_cores:

@@ -9,6 +9,7 @@ from orchestrator.model.printable import counted, described_size, mask, one_line
 from orchestrator.planning.plan import ApplyObjects, Plan, PutFile, SendFile, StartRun, SubmitScript
 from orchestrator.planning.software import OF_SCRIPT
 from orchestrator.report.listing import json_text
+from orchestrator.runs import store
 
 # Topics that the sentence contains or whose values are nearly always the same. All other decisions get a line.
 FOLDED = (
@@ -57,9 +58,10 @@ def started_as_json(plan: Plan) -> str:
     return json_text("started", run_id=plan.run.run_id, run_dir=plan.run.run_dir, nodes=nodes)
 
 
-def started(plan: Plan) -> str:
-    """Return a line with the commands that follow or stop a started run."""
-    return f"detached from {plan.run.run_id}: orch attach shows it, orch stop ends it"
+def started(plan: Plan, base: Path) -> str:
+    """Return a line with the commands that follow or stop a started run of the folder `base` of all runs."""
+    option = store.runs_dir_option(base)
+    return f"detached from {plan.run.run_id}: orch attach{option} shows it, orch stop{option} ends it"
 
 
 def decision_lines(plan: Plan, *, verbose: bool) -> list[str]:

@@ -11,6 +11,7 @@ from orchestrator.model.decision import array_values
 from orchestrator.model.recipe import NUMBER, matches
 from orchestrator.report import training
 from orchestrator.report.listing import cell, json_text, table
+from orchestrator.runs import store
 from orchestrator.runs.outcome import RunOutcome
 from orchestrator.runs.rows import RunRow, cause
 
@@ -122,8 +123,9 @@ def array_line(outcome: RunOutcome) -> str:
 
 def array_text(outcomes: Sequence[RunOutcome]) -> str:
     """Return a line for each run and the command that compares them."""
-    arrays = {outcome.run_id.rpartition("-")[0] for outcome in outcomes}
-    return "\n".join([*map(array_line, outcomes), *(f"to compare them: orch runs compare {array}" for array in arrays)])
+    arrays = {(store.runs_dir_option(item.folder.parent), item.run_id.rpartition("-")[0]) for item in outcomes}
+    commands = (f"to compare them: orch runs{option} compare {array}" for option, array in arrays)
+    return "\n".join([*map(array_line, outcomes), *commands])
 
 
 def array_json(outcomes: Sequence[RunOutcome], exit_code: int) -> str:

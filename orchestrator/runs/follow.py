@@ -15,6 +15,7 @@ from orch_node.protocol.events import Event
 from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
+from orchestrator.runs import store
 from orchestrator.runs.events import events_in, whole_lines
 from orchestrator.runs.state_files import supervises, supervisor_of
 
@@ -121,8 +122,8 @@ def await_start(folder: Path, source: Source) -> int | None:
         if (folder / files.OUTCOME).exists():
             return None
         if time.monotonic() > deadline:
-            message = source.supervisor_output() or "it wrote nothing"
-            raise ExecuteError.about("supervisor-start", run_id=folder.name, message=message)
+            message, arguments = source.supervisor_output() or "it wrote nothing", store.cli_arguments(folder)
+            raise ExecuteError.about("supervisor-start", folder=folder, message=message, arguments=arguments)
         time.sleep(0.01)
         source.refresh()
     return supervisor.pid

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import re
+import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from orchestrator.errors import ExecuteError, RequestError, did_you_mean
 from orchestrator.files import make_user_folder, other_owner, write_whole
 from orchestrator.model.decision import array_values
 from orchestrator.planning.plan import Plan
+from orchestrator.planning.request import RUNS_DIR
 from orchestrator.runs import queued
 from orchestrator.runs.events import stored
 from orchestrator.runs.origin import Origin, origin_of
@@ -94,6 +96,16 @@ class Recorded:
         yield from self.damaged.values()
         for run in self.runs:
             yield from run.problems
+
+
+def runs_dir_option(base: Path) -> str:
+    """Return the option that names the folder of all runs, or '' for the default."""
+    return "" if base.absolute() == Path(RUNS_DIR).absolute() else f" --runs-dir {shlex.quote(str(base))}"
+
+
+def cli_arguments(folder: Path) -> str:
+    """Return the arguments with which commands find the run or the array of a folder: its id, and --runs-dir."""
+    return f"{folder.name}{runs_dir_option(folder.parent)}"
 
 
 def create(plan: Plan, folder: Path) -> None:

@@ -404,7 +404,8 @@ class BatchHandle(RunHandle):
             if (is_empty and has_failed and rank is None and not follow) and (
                 output := reader.run_folder.end_of(files.JOB_OUTPUT)
             ):
-                raise ExecuteError.about("no-rank-lines", run=run, job=reader.job, output=output)
+                arguments = store.cli_arguments(run.folder)
+                raise ExecuteError.about("no-rank-lines", run=run, job=reader.job, output=output, arguments=arguments)
 
     def log_lines(self, run: store.Run, *, rank: int | None, follow: bool) -> Iterator[LogLine]:
         """Yield the log lines in the order of time, or as they are written while the run is followed.

@@ -18,7 +18,7 @@ from orchestrator.files import write_whole
 from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
-from orchestrator.runs.store import SUPERVISOR_ENDED, Notify
+from orchestrator.runs.store import SUPERVISOR_ENDED, Notify, cli_arguments
 from orchestrator.targets.connections.connection import Ssh
 
 Result = TypeVar("Result")
@@ -246,6 +246,7 @@ class Mirror:
             self.notify(f"{error.message}; the run continues there, reconnecting")
         seconds = now - self.lost_since
         if seconds > GIVE_UP_SECONDS:
-            raise ExecuteError.about("lost-node", node=self.remote.node, seconds=seconds)
+            arguments = cli_arguments(self.folder)
+            raise ExecuteError.about("lost-node", node=self.remote.node, seconds=seconds, arguments=arguments)
         self.remote.close()
         self.next_attempt = now + RETRY_SECONDS

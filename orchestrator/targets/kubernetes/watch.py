@@ -213,7 +213,7 @@ class KubernetesHandle(RunHandle):
         try:
             yield from self.copied_events()
         except OrchError as error:
-            hint = f"{error.hint} `orch attach {self.record.run_id}` watches it again.".lstrip()
+            hint = f"{error.hint} `orch attach {store.cli_arguments(self.folder)}` watches it again.".lstrip()
             message = f"{error.message} The run continues, but is not watched any longer."
             raise ExecuteError(message, hint=hint) from None
         finally:

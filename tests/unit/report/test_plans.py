@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 from orchestrator.planning.plan import Plan
-from orchestrator.report.plans import outline
+from orchestrator.report.plans import outline, started
 from orchestrator.stacks.stack import Stack
 from orchestrator.targets.ssh.plan import plan_train
 from tests.conftest import make_cluster
@@ -25,3 +26,9 @@ def test_outline_is_as_long_for_a_thousand_nodes_as_for_ten(test_stack: Stack) -
         assert small.count("\n") == large.count("\n")
         assert len(large) - len(small) < 100
         assert sum(line.startswith("start on node0: ") for line in large.splitlines()) == 1
+
+
+def test_commands_for_a_started_run_name_the_folder_of_runs(test_stack: Stack) -> None:
+    plan = plan_on(2, test_stack)
+    assert started(plan, Path.cwd() / "runs").endswith(": orch attach shows it, orch stop ends it")
+    assert "orch attach --runs-dir /r shows it, orch stop --runs-dir /r ends it" in started(plan, Path("/r"))

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from orch_node.protocol.events import Progress
 from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.outcome import DONE, FAILED, Failure, Outcome
 
-from orchestrator.report.run_list import different_arguments, text
+from orchestrator.report.run_list import array_text, different_arguments, text
+from orchestrator.runs import store
+from orchestrator.runs.outcome import outcome_of
 from orchestrator.runs.rows import RunRow, cause, row_of
-from tests.support.recorded import RUN_RECORD
+from tests.support.recorded import RUN_RECORD, make_run
 
 NOW = RUN_RECORD.created + 7200
 TRACEBACK = 'Traceback (most recent call last):\n  File "/home/me/q.py", line 7, in f\nValueError: 1\nof two lines'
@@ -52,3 +55,8 @@ def test_arguments_are_compared_by_name_between_runs_of_one_script() -> None:
         replace(make_row(2, "--lr", "3"), recipe="other"),
     ]
     assert different_arguments(rows) == {"run-0": "lr=1", "run-1": "lr=2 sizes=1 2 fast", "run-2": ""}
+
+
+def test_command_that_compares_an_array_names_the_folder_of_runs(tmp_path: Path) -> None:
+    outcomes = [outcome_of(store.load(make_run(tmp_path, f"sweep-{number}", ranks=2))) for number in (1, 2)]
+    assert array_text(outcomes).splitlines()[2:] == [f"to compare them: orch runs --runs-dir {tmp_path} compare sweep"]

@@ -193,8 +193,10 @@ def test_logs_of_a_job_that_failed_without_ranks_are_its_output(folder: Path, mo
     shutil.rmtree(folder / files.RANKS, ignore_errors=True)
     (folder / "slurm-12.out").write_text("bash: module: command not found\nerror: --slurm setup=module load x failed\n")
     write_job_outcome(folder, problem="job 12: the job failed")
-    with pytest.raises(ExecuteError, match=r"no rank has written a line.*\nbash: module: command not found\nerror:"):
+    message = r"no rank has written a line.*\nbash: module: command not found\nerror:"
+    with pytest.raises(ExecuteError, match=message) as exc_info:
         list(BatchHandle(SLURM, store.load(folder).record, folder).logs(rank=None, follow=False))
+    assert f"orch resume {folder.name} --runs-dir {folder.parent}." in exc_info.value.hint
 
 
 def test_followed_logs_continue_after_a_preempted_job_is_back_in_the_queue(folder: Path) -> None:
