@@ -203,8 +203,8 @@ class CommandGroup(TyperGroup):
         """
         try:
             code = super().main(*args, **{**settings, "standalone_mode": False})
-        except typer.Abort:
-            sys.exit(1)
+        except typer.Abort as abort:  # in place of every EOFError, also that of a file
+            raise (abort.__cause__ or abort) from None
         except Exception as error:
             if getattr(error, "ctx", None) is None or not hasattr(error, "format_message"):
                 raise

@@ -93,7 +93,7 @@ def image_file(path: Path, name: str = "") -> tuple[str, str]:
             manifest = json.loads(member.read()) if member else []
         configs = {tag: image["Config"] for image in manifest for tag in image["RepoTags"] or ()}
         digests = {tag: Path(config).name.removesuffix(".json") for tag, config in configs.items()}
-    except (OSError, tarfile.TarError, ValueError, KeyError, TypeError) as error:
+    except Exception as error:  # such as EOFError, or errors of the compression
         raise RequestError(f"{path} is not an image file: {error}", hint=IMAGE_FILE_HINT) from None
     tag = name or next(iter(digests), "")
     if ":" not in tag.rpartition("/")[2]:

@@ -124,6 +124,11 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
     assert "after --" not in orch("runs", "--epochs", "3").stderr, "only a script has other options"
 
 
+def test_unexpected_end_of_a_file_is_not_taken_for_an_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.cli.main.describe_versions", Mock(side_effect=EOFError))
+    assert isinstance(orch("--version").exception, EOFError)
+
+
 def test_setting_of_a_wrong_type_is_refused_before_anything_starts() -> None:
     for target in ((), ("--on", "k8s", "--nodes", "2", "--image", "x")):
         arguments = ("train", "bert-qa", *target, "--set")

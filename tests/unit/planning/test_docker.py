@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import json
+import lzma
 import re
 import tarfile
 from dataclasses import replace
@@ -131,5 +134,11 @@ def test_name_and_id_of_an_image_are_read_from_its_file(tmp_path: Path) -> None:
     assert load.image_file(archive(tmp_path, old), "orch")[0] == "orch:latest"
     with pytest.raises(RequestError, match="contains orch:current, but not other:latest"):
         load.image_file(archive(tmp_path, new), "other")
-    with pytest.raises(RequestError, match="is not an image file"):
-        load.image_file(Path(__file__))
+    file = archive(tmp_path, new).read_bytes()
+    for compress in (gzip.compress, lzma.compress, bz2.compress):
+        compressed = compress(file)
+        damaged = compressed[: len(compressed) // 2]
+        for content in (damaged, damaged + b"\xff" * len(damaged), file[:700], b"no archive"):
+            (tmp_path / "damaged.tar").write_bytes(content)
+            with pytest.raises(RequestError, match="is not an image file"):
+                load.image_file(tmp_path / "damaged.tar")
