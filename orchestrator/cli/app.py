@@ -25,6 +25,7 @@ from orchestrator.model.decision import Decision
 from orchestrator.model.printable import masked
 from orchestrator.planning.request import TrainRequest, flag
 from orchestrator.runs import store
+from orchestrator.screen import CLOSED
 from orchestrator.targets import registry
 
 ORDER = ("", "DEFAULT", "DEFAULT_MAP", "ENVIRONMENT", "COMMANDLINE")
@@ -205,6 +206,10 @@ class CommandGroup(TyperGroup):
             code = super().main(*args, **{**settings, "standalone_mode": False})
         except typer.Abort as abort:  # in place of every EOFError, also that of a file
             raise (abort.__cause__ or abort) from None
+        except SystemExit as error:
+            if isinstance(error.__context__, BrokenPipeError):  # rich and typer exit with 1
+                error.code = CLOSED
+            raise
         except Exception as error:
             if getattr(error, "ctx", None) is None or not hasattr(error, "format_message"):
                 raise

@@ -80,6 +80,15 @@ def test_closed_output_ends_train_but_only_an_interrupt_stops_its_run(
         runs.expect_exit(orch("stop"))
 
 
+@pytest.mark.parametrize("arguments", ["--help", "train --help-all", "--version"])
+def test_output_that_nobody_reads_ends_a_command_like_sigpipe(tmp_path: Path, arguments: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    process = runs.start_orch(tmp_path, *arguments.split(), stdout=writing)
+    os.close(writing)
+    assert not runs.wait_for_exit(process, 141).stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "closed"),
     [
