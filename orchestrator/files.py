@@ -31,7 +31,7 @@ from typing import IO, BinaryIO
 from orch_node import atomic_write, permissions
 from orch_node.standalone import receive_files
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ExecuteError, RequestError
 
 PACKAGE = Path(__file__).resolve().parent
 # The folders train/, inventory/ and playbooks/ are inside the package in a wheel, and next to it in a checkout.
@@ -95,6 +95,25 @@ def link_or_copy(source: Path, target: Path) -> None:
         os.link(source, target)
     except OSError:
         shutil.copyfile(source, target)
+
+
+def git(folder: Path, *arguments: str, seconds: float | None = None) -> str:
+    """Return the output of a git command.
+
+    Raises:
+        RequestError: if git is missing or fails.
+        subprocess.TimeoutExpired: if it takes longer than `seconds`.
+    """
+    hint = "Repair the repository, or send the script alone with --project none."
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        result = subprocess.run(command, capture_output=True, timeout=seconds)
+    except OSError as error:
+        raise RequestError(f"git cannot be run for {folder}: {error.strerror}.", hint=hint) from None
+    if result.returncode:
+        lines = result.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {result.returncode}"]
+        raise RequestError(f"git {arguments[0]} in {folder}: {lines[0]}.", hint=hint)
+    return os.fsdecode(result.stdout)
 
 
 def short_digest(paths: Iterable[Path], base: Path) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from orch_node import content_store
 from pathspec import GitIgnoreSpec
 
 from orchestrator.errors import RequestError
+from orchestrator.files import git
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe
@@ -109,23 +109,6 @@ def repository_of(folder: Path) -> Path | None:
     if not any((parent / ".git").exists() for parent in (folder, *folder.parents)):
         return None
     return Path(git(folder, "rev-parse", "--show-toplevel").rstrip("\n")).resolve()
-
-
-def git(folder: Path, *arguments: str) -> str:
-    """Return the output of a git command.
-
-    Raises:
-        RequestError: if git is missing or fails.
-    """
-    hint = "Repair the repository, or send the script alone with --project none."
-    try:
-        result = subprocess.run(["git", "--no-optional-locks", "-C", str(folder), *arguments], capture_output=True)
-    except OSError as error:
-        raise RequestError(f"git cannot be run for {folder}: {error.strerror}.", hint=hint) from None
-    if result.returncode:
-        lines = result.stderr.decode(errors="replace").strip().splitlines() or [f"exit code {result.returncode}"]
-        raise RequestError(f"git {arguments[0]} in {folder}: {lines[0]}.", hint=hint)
-    return os.fsdecode(result.stdout)
 
 
 def git_files(folder: Path) -> list[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import hashlib
 import subprocess
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from orchestrator.errors import RequestError
+from orchestrator.files import git
 from orchestrator.model.packages import Packages
 from orchestrator.model.printable import Command, mask, masked
 from orchestrator.model.project import Project
@@ -24,12 +27,10 @@ class Git:
 
     Attributes:
         commit: the hash of the current commit.
-        dirty: whether files in the script's folder have changed since the commit.
-        changed: the changed files, at most LISTED of them.
+        changed: the files in the script's folder that have changed since then, at most LISTED of them.
     """
 
     commit: str
-    dirty: bool
     changed: tuple[str, ...]
 
 
@@ -103,22 +104,15 @@ def script_of(path: Path) -> Script:
 
 
 def git_state(script: Path) -> Git | None:
-    """Return the commit and the changes since then in the script's folder, or None outside a checkout."""
-    commit = git(script.parent, "rev-parse", "HEAD")
-    status = git(script.parent, "status", "--porcelain", "-z", "--no-renames", "--", ".")
-    if commit is None or status is None:
-        return None
-    changed = [line[3:] for line in status.split("\0") if line and not line.startswith("??")]
-    if git(script.parent, "ls-files", "--error-unmatch", "--", script.name) is None:
-        changed.append(script.name)  # other untracked files do not belong to the run
-    return Git(commit=commit.strip(), dirty=bool(changed), changed=tuple(changed[:LISTED]))
-
-
-def git(folder: Path, *arguments: str) -> str | None:
-    """Return the output of a git command, or None if git, a checkout or the permission to read it is missing."""
-    command = ["git", "-C", str(folder), *arguments]
+    """Return the commit and the changes since then in the script's folder, or None if git fails."""
+    query = partial(git, script.parent, seconds=GIT_SECONDS)
     try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
+        commit = query("rev-parse", "HEAD")
+        status = query("status", "--porcelain", "-z", "--no-renames", "--untracked-files=no", "--", ".")
+        is_tracked = query("ls-files", "--", script.name)
+    except (RequestError, subprocess.TimeoutExpired):
         return None
-    return process.stdout if process.returncode == 0 else None
+    changed = [line[3:] for line in status.split("\0") if line]
+    if not is_tracked:
+        changed.append(script.name)  # other untracked files do not belong to the run
+    return Git(commit=commit.strip(), changed=tuple(changed[:LISTED]))

@@ -129,7 +129,7 @@ def make_plan(folder: Path, layout: list[dict[str, Any]]) -> dict[str, Any]:
         "scripts": {
             "path": "/home/me/two words/qa.py",
             "sha256": "ab" * 32,
-            "git": {"commit": "c" * 40, "dirty": True, "changed": ["qa.py"]},
+            "git": {"commit": "c" * 40, "changed": ["qa.py"]},
         },
         "command": {"argv": ["mpiexec.hydra", "-n", str(len(layout)), "it's"], "env": {"A": "1"}},
     }

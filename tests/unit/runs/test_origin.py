@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,22 +20,24 @@ from tests.support.plans import LOCAL_SITE, QA_RECIPE, make_inputs
 from tests.support.projects import commit, git
 
 
-def test_checkout_is_dirty_if_its_script_is_changed_or_untracked(tmp_path: Path) -> None:
+def test_checkout_has_changed_if_its_script_is_changed_or_untracked(tmp_path: Path) -> None:
     require_program("git")
     script = write_files(tmp_path / "two words", {"it's.py": "print(1)\n"}) / "it's.py"
     git(tmp_path, "init", "--quiet")
     commit(tmp_path)
-    (script.parent / "runs.txt").write_text("not known to git")
+    for name in (b"runs.txt", b"not-utf-8-\xff.bin"):
+        (script.parent / os.fsdecode(name)).write_text("not known to git")
     state = git_state(script)
     assert len(state.commit) == 40
-    assert (state.dirty, state.changed) == (False, ())
+    assert not state.changed
     script.write_text("print(2)\n")
-    state = git_state(script)
-    assert (state.dirty, state.changed) == (True, ("two words/it's.py",))
+    assert git_state(script).changed == ("two words/it's.py",)
     assert script_of(script).sha256 == hashlib.sha256(b"print(2)\n").hexdigest()
     untracked_script = script.with_name("new.py")
     untracked_script.write_text("")
     assert git_state(untracked_script).changed == ("two words/it's.py", "new.py")
+    (tmp_path / ".git/HEAD").write_text("damaged")
+    assert git_state(script) is None
 
 
 def test_origin_has_the_settings_and_the_command(test_stack: Stack, tmp_path: Path) -> None:
