@@ -21,7 +21,7 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.files import TRAIN, entry_points, other_owner
 from orchestrator.load import definitions, requirements
-from orchestrator.load.files import read_table, read_text, read_toml
+from orchestrator.load.files import parse_toml, read_table, read_text
 from orchestrator.load.packages import packages_for
 from orchestrator.load.projects import has_module, project_of
 from orchestrator.load.scripts import RanksPython, check_script, with_parser
@@ -194,12 +194,13 @@ def tool_options() -> ToolOptions:
     Outside of git only the current folder counts.
 
     Raises:
-        RequestError: if the table has an unknown key or a wrong value, or the file belongs to another user.
+        RequestError: if the table has an unknown key or a wrong value, or the file cannot be read or belongs to
+            another user.
     """
     for folder in requirements.folders_up(Path.cwd()):
         path = folder / requirements.PYPROJECT
-        if path.is_file() and b"orch" in path.read_bytes():
-            table = read_toml(path, requirements.Tools).tool.orch
+        if path.is_file() and "orch" in (text := read_text(path)):
+            table = parse_toml(text, path, requirements.Tools).tool.orch
             if table is not None:
                 return parse_table(path, table)
     return ToolOptions()

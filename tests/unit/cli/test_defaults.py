@@ -145,6 +145,13 @@ def test_wrong_table_is_an_error_that_names_the_file(project: Path) -> None:
         assert "Usage" in orch("train", "--help")
 
 
+def test_file_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pyproject.toml").symlink_to("/proc/self/mem")  # a file that even root cannot read
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OrchError, match=r"pyproject\.toml cannot be read: Input/output error"):
+        orch("train", "train.py", "--dry-run")
+
+
 def test_table_of_another_user_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("orchestrator.load.inputs")  # the function of this name hides it in the package
     monkeypatch.setattr(module, "other_owner", lambda path: "mallory")
