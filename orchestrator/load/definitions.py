@@ -149,6 +149,7 @@ def recipe_from(name: str, folder: Path) -> Recipe:
     file = read_toml(folder / "recipe.toml", RecipeFile)
     if not (folder / file.script).is_file():
         raise RequestError.about("missing-script-of-recipe", folder=folder, file=file)
+    check_script_file(folder / file.script)
     is_included = folder.parent == RECIPES
     declared = {key: value for key, value in file.settings.items() if isinstance(value, SettingFile)}
     return Recipe(

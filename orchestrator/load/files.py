@@ -143,13 +143,13 @@ def check_script_file(path: Path) -> None:
     """Check that a file is not one that another program runs.
 
     Raises:
-        RequestError: if it is a notebook, a shell script or another file that Python does not run.
+        RequestError: if it cannot be read, or is a notebook, a shell script or another file that Python does not run.
     """
     try:
         with path.open("rb") as file:
             text = file.read(MAX_BYTES).decode(errors="replace")
-    except OSError:  # a later check reports it
-        text = ""
+    except OSError as error:
+        raise RequestError(f"{path} cannot be read: {error.strerror}.", hint=READABLE_HINT) from None
     # sbatch also runs Python scripts.
     is_python = PYTHON_SHEBANG.match(text) or (path.suffix == ".py" and not SHELL_SHEBANG.match(text))
     if kind := foreign_kind("scripts", path, text, 1 if is_python else None):  # the first one is a notebook

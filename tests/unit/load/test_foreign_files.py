@@ -9,6 +9,7 @@ import pytest
 from orchestrator import load
 from orchestrator.errors import RequestError
 from orchestrator.load.requirements import named_requirements
+from tests.support.files import write_files
 
 NOTEBOOK = '{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}'
 
@@ -30,6 +31,15 @@ def test_file_that_is_no_python_script_is_refused(tmp_path: Path) -> None:
     for text in ("#!/usr/bin/env python3\n#SBATCH --nodes=2\nimport torch\n", "import torch\n"):  # sbatch runs Python
         path.write_text(text)
         assert load.recipe(str(path)).script == str(path)
+
+
+def test_script_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    text = 'summary = "x"\nscript = "train.py"\nprecisions = {fp32 = []}\n'
+    recipe = write_files(tmp_path / "mine", {"recipe.toml": text})
+    (recipe / "train.py").symlink_to("/proc/self/mem")  # a file that even root cannot read
+    for name in (str(recipe), str(recipe / "train.py")):
+        with pytest.raises(RequestError, match=r"train\.py cannot be read: Input/output error"):
+            load.recipe(name)
 
 
 def test_package_list_of_another_tool_is_refused(tmp_path: Path) -> None:
