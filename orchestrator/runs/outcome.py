@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from orch_node.atomic_write import plain
 from orch_node.protocol import events as kinds
 from orch_node.protocol import files, outcome
 from orch_node.protocol.failures import rank_ends
@@ -90,7 +91,7 @@ def outcome_of(run: Run) -> RunOutcome:
     events = run.events()
     planned = len(run.record.layout)
     by_rank = kinds.UnreadableEvents(event for event in events if isinstance(event, kinds.UnreadableEvent))
-    unreadable = map(kinds.describe_unreadable, by_rank.events())
+    unreadable = (*map(kinds.describe_unreadable, by_rank.events()), *log_notes(run.folder))
     ranks, nodes = of_last_attempt(last_attempt(events), planned) or (planned, len(run.nodes))
     return RunOutcome(
         run_id=run.id,
@@ -159,6 +160,15 @@ def of_last_attempt(events: Sequence[kinds.Event], planned: int) -> tuple[int, i
         return len(nodes), len({*nodes.values()})
     launches = (event for event in events if isinstance(event, kinds.Launched))
     return next(((e.ranks, len(e.nodes)) for e in launches if 0 < e.ranks <= planned and e.nodes), None)
+
+
+def log_notes(folder: Path) -> Iterator[str]:
+    """Yield a note for each log of a rank that cannot be read."""
+    for path in sorted(folder.glob("ranks/rank-*.log")):
+        try:
+            open(path, opener=plain).close()
+        except OSError as error:
+            yield f"note: {path.name} cannot be read: {error.strerror}"
 
 
 def untrained_notes(state: str, events: Sequence[kinds.Event]) -> list[str]:

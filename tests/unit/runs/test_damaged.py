@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from orch_node.agent import run_folders
 from orch_node.agent.processes import run_processes
+from orch_node.protocol import files
 from orch_node.protocol.events import Progress
 from orch_node.protocol.node_reports import Cleaned, DamagedRun
 
@@ -207,6 +208,17 @@ def test_run_with_damaged_events_is_listed_shown_compared_and_reported(tmp_path:
     assert outcome.notes[0] in json.loads(training.as_json(outcome))["notes"]
     assert "2 events of rank 1 could not be read" in make_page(folder.parent)
     assert comparison.text(comparison.compare(store.load(folder), store.load(folder)))
+
+
+def test_run_with_logs_that_cannot_be_read_is_shown(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "run", ranks=2, nodes=1, seconds=12, fails=1)
+    for name in ("ranks/rank-1.log", files.LAUNCHER_LOG):
+        os.mkfifo(folder / name)
+    outcome = outcome_of(store.load(folder))
+    assert "note: rank-1.log cannot be read: not a plain file" in training.full_report(outcome)
+    (folder / "outcome.json").unlink()
+    os.mkfifo(folder / files.SUPERVISOR_LOG)
+    assert list_ids(tmp_path) == ({"run"}, "")
 
 
 def make_small_run(factory: pytest.TempPathFactory, **files: bytes) -> Path:

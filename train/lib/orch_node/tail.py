@@ -69,17 +69,13 @@ def last_state(line: str) -> str:
 
 
 def last_text(path: Path, characters: int, start: int = 0) -> str:
-    """Return the end of a file as text, without reading what is before it or `start`; '' if there is no file.
-
-    Raises:
-        OSError: if the file cannot be read.
-    """
+    """Return the end of a file as text, without reading what is before it or `start`; '' if it cannot be read."""
     try:
         with open(path, "rb", opener=plain) as file, io.TextIOWrapper(file, encoding="utf-8", errors="replace") as text:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(start, size - MAX_CHARACTER_BYTES * (characters + 1)))
             return streams.without_marks(text.read())[-characters:]
-    except FileNotFoundError:
+    except OSError:
         return ""
 
 
