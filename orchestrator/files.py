@@ -277,7 +277,7 @@ class State:
     def of(inventory: Path) -> State:
         """Return the state of an inventory; its folder has the inventory's name and a hash of the path."""
         source = inventory.resolve()
-        digest = hashlib.sha256(str(source).encode()).hexdigest()[:10]
+        digest = hashlib.sha256(os.fsencode(source)).hexdigest()[:10]
         return State(folder=state_home() / "clusters" / f"{source.stem}-{digest}")
 
     def record(self, host: str) -> Path:

@@ -130,12 +130,12 @@ def write_cache(path: Path | None, value: object) -> None:
 
 def cache_path(source: Path) -> Path | None:
     """Return the cache file, named by a hash of the inventory's files; None if a program generates the inventory."""
-    digest = hashlib.sha256(f"{CACHE_FORMAT} {source.resolve()}".encode())
+    digest = hashlib.sha256(os.fsencode(f"{CACHE_FORMAT} {source.resolve()}"))
     for path in inventory_files(source):
         if os.access(path, os.X_OK):
             return None
         try:
-            digest.update(str(path).encode() + b"\0" + path.read_bytes())
+            digest.update(os.fsencode(path) + b"\0" + path.read_bytes())
         except OSError as error:
             raise RequestError.about("unreadable-inventory-file", path=path, error=error) from None
     return cache_home() / "inventory" / f"{digest.hexdigest()[:32]}.json"

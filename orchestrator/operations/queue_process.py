@@ -368,7 +368,7 @@ def with_snapshot(planned: Plan, queue: Path) -> Plan:
 @contextlib.contextmanager
 def ticket(inventory: Path) -> Iterator[Path]:
     """Take a place among the queues of an inventory, and yield the path of its ticket."""
-    folder = private_folder(state_home() / TICKETS / hashlib.sha256(str(inventory).encode()).hexdigest()[:16])
+    folder = private_folder(state_home() / TICKETS / hashlib.sha256(os.fsencode(inventory)).hexdigest()[:16])
     path = folder / f"{time.time_ns():020d}-{os.getpid()}"
     with permissions.open_private(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)

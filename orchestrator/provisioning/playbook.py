@@ -19,6 +19,7 @@ from typing import Any
 from orch_node.agent.processes import all_pids, read_argv, read_texts
 from orch_node.machine import read_stat, send_signal, start_time
 
+from orchestrator.errors import RequestError
 from orchestrator.files import SHARE, ansible_home
 from orchestrator.load.inventory import ansible_environment
 from orchestrator.model.printable import one_line
@@ -110,6 +111,9 @@ def run(
         on_result: gets the result of each task on each node.
         on_line: gets each line that Ansible prints.
         limit: the nodes; all nodes of the inventory if empty.
+
+    Raises:
+        RequestError: if the path of the inventory is not UTF-8.
     """
     import ansible_runner  # takes a tenth of a second, also for --help
 
@@ -134,6 +138,9 @@ def run(
                 quiet=True,
                 event_handler=lambda event: handle_event(event, log, on_result, on_line),
             )
+        except UnicodeEncodeError as error:  # in a part of a JSON file of ansible-runner
+            path = error.object.strip(', "')
+            raise RequestError(f"{path} is not UTF-8, as Ansible requires.", hint="Rename the folder.") from None
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
@@ -181,8 +188,8 @@ def is_worker(pid: int, folder: str) -> bool:
     A pager with a file of the folder lacks the variable, and an ssh connection that outlives the playbook lacks the
     argument.
     """
-    names_folder = any(f"{folder}/".encode() in argument for argument in read_argv(pid))
-    return names_folder and f"{FOLDER_VARIABLE}={folder}".encode() in read_texts(pid, "environ")
+    names_folder = any(os.fsencode(f"{folder}/") in argument for argument in read_argv(pid))
+    return names_folder and os.fsencode(f"{FOLDER_VARIABLE}={folder}") in read_texts(pid, "environ")
 
 
 def ansible_variables(playbooks: Playbooks, *, forks: int) -> dict[str, str]:
@@ -197,7 +204,7 @@ def ansible_variables(playbooks: Playbooks, *, forks: int) -> dict[str, str]:
     # Ansible names its shared connections by address, port and user. If two clusters have the same private addresses
     # behind different jump hosts, a shared folder would connect to the wrong one without a check of its host key. The
     # path is short, because a socket's path has at most 107 characters.
-    home, digest = ansible_home().get("ANSIBLE_HOME", "~/.ansible"), hashlib.sha256(str(playbooks.state).encode())
+    home, digest = ansible_home().get("ANSIBLE_HOME", "~/.ansible"), hashlib.sha256(os.fsencode(playbooks.state))
     return {
         **ansible_environment(),
         **({} if arguments is None else {"ANSIBLE_SSH_ARGS": f"{SSH_OPTIONS} {arguments}"}),  # checks host keys

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orchestrator.errors import problems
+from orchestrator import load
+from orchestrator.errors import RequestError, problems
 from orchestrator.load.records import read_record
-from orchestrator.provisioning.session import Session
+from orchestrator.provisioning.plan import ProvisionRequest
+from orchestrator.provisioning.session import Listener, Session
+from tests.support.files import write_files
 from tests.support.hostile import ESCAPE_SEQUENCE
 from tests.support.node_responses import add_result, make_probe_result, make_reported_facts, session
 
@@ -58,3 +63,16 @@ def test_invalid_facts_fail_their_node(session: Session, facts: Any) -> None:
     add_result(session, "Record the facts", "record", {"ansible_facts": facts}, "set_fact")
     assert session.nodes["node0"].failed == 1
     assert recorded(session) is None
+
+
+def test_inventory_whose_path_is_not_utf8_is_read_but_not_provisioned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+    folder = write_files(tmp_path / os.fsdecode(b"\xff"), {"hosts.yml": "all: {hosts: {n1: }}\n"})
+    monkeypatch.chdir(folder)
+    assert not load.cluster("./hosts.yml").nodes, "no node is recorded"
+    session = Session(ProvisionRequest(inventory="./hosts.yml"), Listener(), {}, "provision")
+    with pytest.raises(RequestError, match=r"hosts\.yml.* is not UTF-8"):
+        session.run("preflight", {})
