@@ -113,9 +113,9 @@ def read_token(path: Path | None) -> str | None:
     if path is None:
         return None
     try:
-        token = (sys.stdin.read() if str(path) == "-" else path.read_text()).strip()
+        content = sys.stdin.buffer.read() if str(path) == "-" else path.read_bytes()
     except OSError as error:
         raise RequestError(f"Cannot read {path}: {error.strerror}.", hint=TOKEN_FILE_HINT) from None
-    if not token or any(letter.isspace() for letter in token):
+    if not content.isascii() or len(content.split()) != 1:
         raise RequestError(f"{path} does not contain a token.", hint=TOKEN_FILE_HINT)
-    return token
+    return content.decode().strip()

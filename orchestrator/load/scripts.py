@@ -178,7 +178,7 @@ def check_script(request: TrainRequest, recipe: Recipe, python: RanksPython) -> 
         return imports
     command = [python.local_path, *MISSING_MODULES, *imports.importers]
     with contextlib.suppress(OSError):  # the ranks report an interpreter that does not start
-        imports.check(subprocess.run(command, capture_output=True, text=True).stdout.split())
+        imports.check(subprocess.run(command, capture_output=True, text=True, errors="replace").stdout.split())
     return None
 
 
@@ -363,7 +363,7 @@ def query_parser(recipe: Recipe, python: str) -> str:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment, timeout=PARSER_SECONDS
         )
-    except (OSError, subprocess.TimeoutExpired) as error:
+    except (OSError, UnicodeDecodeError, subprocess.TimeoutExpired) as error:
         raise RequestError(f"{recipe.script} does not parse its arguments: {error}.", hint=CHECK_HINT) from None
     if done.returncode == 0:
         return done.stdout

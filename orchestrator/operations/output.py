@@ -37,7 +37,7 @@ def compile_pattern(pattern: str | None) -> re.Pattern[str]:
     """
     try:
         return re.compile(pattern or "")
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
         raise RequestError.about("invalid-expression", pattern=pattern, error=error) from None
 
 

@@ -82,19 +82,19 @@ def environment_of(python: str, *, shell: bool) -> Environment:
     prefix = Path(program).parent.parent
     probe = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
     try:
-        done = subprocess.run(probe, capture_output=True, text=True)
+        done = subprocess.run(probe, capture_output=True, text=True, errors="replace")
         reason = (done.stderr.strip() or f"exit code {done.returncode}, without output of Python").splitlines()[-1]
         facts = json.loads(done.stdout)
-    except (OSError, ValueError) as error:
+        return Environment(
+            name=program,
+            python=facts["python"],
+            packages=facts["packages"],
+            shell=this_shell() if shell else None,
+            for_gpus=bool(facts["gpus"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError) as error:
         reason = str(error.strerror) if isinstance(error, OSError) else reason
         raise RequestError.about("unreadable-environment", python=python, reason=reason) from None
-    return Environment(
-        name=program,
-        python=facts["python"],
-        packages=facts["packages"],
-        shell=this_shell() if shell else None,
-        for_gpus=bool(facts["gpus"]),
-    )
 
 
 def environments_of(inventory: str, notify: Callable[[str], None]) -> list[Environment]:

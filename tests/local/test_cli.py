@@ -16,6 +16,7 @@ from orchestrator.load.definitions import stack_names
 from tests.conftest import run_orch_in
 from tests.local.runs import Orch, Process, expect_exit, settings_options, write_script
 from tests.support.environments import make_environment
+from tests.support.files import write_program
 from tests.support.recorded import make_run
 
 # Programs rely on these keys. A key may be added; removing or renaming one needs a new schema.
@@ -151,8 +152,10 @@ def test_check_names_every_mismatch(orch: Orch, tmp_path: Path) -> None:
     assert "IPEX 2.8.0 with torch 2.13.0+cpu" in process.stdout
     assert "oneccl_bind_pt 2.7.0+xpu is the wheel for Intel GPUs" in process.stdout
     assert process.stdout.count("  hint: ") == 3
-    refused = expect_exit(orch("stacks", "check", "--python", "/bin/true"), 2)
-    assert "--python /bin/true: cannot inspect its environment: exit code 0" in refused.stderr
+    for output in ("", r"\377", "1", "{}"):
+        write_program(tmp_path / "program", f"#!/bin/sh\nprintf '{output}'\n")
+        refused = expect_exit(orch("stacks", "check", "--python", "./program"), 2)
+        assert "--python ./program: cannot inspect its environment: exit code 0" in refused.stderr
 
 
 def test_check_compares_the_nodes_of_an_inventory(orch: Orch) -> None:

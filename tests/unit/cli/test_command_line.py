@@ -51,6 +51,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
     make_run(tmp_path / "runs", ranks=1, nodes=1, seconds=1)
     (tmp_path / "lab.yml").write_text("all: {hosts: {n1: {ansible_host: 192.0.2.1}}}\n")
     (tmp_path / "broken.yml").write_text("all:\n  hosts: [\n")
+    (tmp_path / "token").write_bytes(b"\xff")
     names = {path.name for path in tmp_path.iterdir()} | {".state"}
     for arguments, message, hint in (
         (("stop", "--jsn"), "No such option: --jsn (Possible options: --json)", "stop --help`"),  # near-option
@@ -89,6 +90,9 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("train", "bert-qa", "learning_rate=1e-4"), "Unexpected argument 'learning_rate=1e-4'", ""),
         (("runs", "--json", "show"), "--json has no effect before 'show'", ""),
         (("k8s", "init", "--json"), "--json requires --apply", ""),
+        (("k8s", "init", "--token-file", "token"), "token does not contain a token", "- for standard input"),
+        (("logs", "--grep", "x{99999999999999}"), "--grep x{99999999999999}", ""),
+        (("logs", "--grep", "(" * 9999), "--grep ((", ""),
         (("train", "own.py", "--epochs", "3"), "No such option: --epochs", "--: orch train script.py -- --epochs 3."),
         (("train", "own.py", "--node", "3"), "--nodes", ""),
         (("provision", "local", "--ask-become-pass"), "no terminal", "ANSIBLE_BECOME_PASSWORD_FILE"),
