@@ -11,6 +11,7 @@ import pytest
 from orch_node.protocol.events import Event
 from orch_node.protocol.outcome import DONE, REFUSED
 
+from orchestrator.errors import RequestError
 from orchestrator.operations import runs
 from orchestrator.operations.runs import WaitingRun
 from orchestrator.runs import queued, store
@@ -23,6 +24,19 @@ def make_waiting_run(base: Path) -> Path:
     folder = make_run(base, "run", ranks=1, nodes=1, seconds=1, ended=False)
     queued.mark(folder, folder.name)
     return folder
+
+
+def test_error_about_a_run_that_waits_is_a_sentence(tmp_path: Path) -> None:
+    folder = make_waiting_run(tmp_path)
+    with queued.lock(folder):
+        for waiting, wait in (
+            ((), "starting"),
+            (("run",), "starting on n1"),
+            (("x", "run"), "waits for 1 run before it"),
+        ):
+            queued.write_state(folder, waiting, "starting on n1", None)
+            with pytest.raises(RequestError, match=rf"^run has not started: {wait}\."):
+                _ = WaitingRun(folder).handle
 
 
 class Attempts:
