@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from orch_node.protocol.events import format_seconds
@@ -89,13 +90,12 @@ def result(row: RunRow) -> str:
 def different_arguments(rows: Sequence[RunRow]) -> dict[str, str]:
     """Return the arguments and settings that differ between the runs of one script or recipe, by run."""
     parsed = {row.id: parse_arguments(row.arguments) for row in rows}
-    texts = {}
-    for row in rows:
-        group = [parsed[run.id] for run in rows if run.recipe == row.recipe]
-        texts[row.id] = " ".join(
-            text for key, text in parsed[row.id].items() if any(arguments.get(key) != text for arguments in group)
-        )
-    return texts
+    runs = Counter(row.recipe for row in rows)
+    runs_with = Counter((row.recipe, *argument) for row in rows for argument in parsed[row.id].items())
+    return {
+        row.id: " ".join(v for k, v in parsed[row.id].items() if runs_with[row.recipe, k, v] < runs[row.recipe])
+        for row in rows
+    }
 
 
 def parse_arguments(arguments: Sequence[str]) -> Mapping[str, str]:
