@@ -123,11 +123,7 @@ class LauncherLog:
 
     def text(self) -> str:
         """Return the end of the log since this object was made, '' if there is none."""
-        with contextlib.suppress(OSError):
-            size = self.path.stat().st_size - self.begin
-            text = last_text(self.path, min(LOG_CHARACTERS, size)) if size > 0 else ""
-            return text.replace(START_MARKER.decode(), "")
-        return ""
+        return last_text(self.path, LOG_CHARACTERS, self.begin).replace(START_MARKER.decode(), "")
 
     def reason(self) -> str:
         """Return why the launcher has ended, else its last line that may be a reason, else ''."""
