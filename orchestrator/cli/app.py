@@ -206,10 +206,8 @@ class CommandGroup(TyperGroup):
             code = super().main(*args, **{**settings, "standalone_mode": False})
         except typer.Abort as abort:  # in place of every EOFError, also that of a file
             raise (abort.__cause__ or abort) from None
-        except SystemExit as error:
-            if isinstance(error.__context__, BrokenPipeError):  # rich and typer exit with 1
-                error.code = CLOSED
-            raise
+        except SystemExit as error:  # rich and typer exit with 1 if nobody reads their output
+            raise SystemExit(CLOSED if isinstance(error.__context__, BrokenPipeError) else error.code) from None
         except Exception as error:
             if getattr(error, "ctx", None) is None or not hasattr(error, "format_message"):
                 raise
