@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import subprocess
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.errors import RequestError
-from orchestrator.files import git
+from orchestrator.files import git, sha256
 from orchestrator.model.packages import Packages
 from orchestrator.model.printable import Command, mask, masked
 from orchestrator.model.project import Project
@@ -100,7 +99,7 @@ def origin_of(plan: Plan) -> Origin:
 
 def script_of(path: Path) -> Script:
     """Return the script's hash and the state of the git checkout that contains it."""
-    return Script(path=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest(), git=git_state(path))
+    return Script(path=str(path), sha256=sha256(path), git=git_state(path))
 
 
 def git_state(script: Path) -> Git | None:
