@@ -193,10 +193,8 @@ def print_outcome(handle: RunHandle, outcome: RunOutcome, *, shown: str, as_json
 def run_line(handle: RunHandle) -> str:
     """Return the id of a run, and the folders of its files on this machine and on the nodes."""
     run, folder = handle.record.run_id, PurePosixPath(handle.record.run_dir)
-    line = f"run: {run} in {handle.folder.parent}"
-    if is_shared(handle):
-        return line
-    return f"{line}, on the nodes in {folder.parent if folder.name == run else folder}"
+    on_nodes = f", on the nodes in {folder.parent if folder.name == run else folder}"
+    return f"run: {run} in {handle.folder.parent}{'' if is_shared(handle) else on_nodes}"
 
 
 def is_shared(handle: RunHandle) -> bool:
