@@ -103,14 +103,19 @@ class PutFile(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendFile(Step):
-    """A step that copies a file of this machine to nodes."""
+class Copy(Step):
+    """A step that copies a file or a folder of this machine to nodes."""
 
     source: str
     path: str
 
     def title(self) -> str:
         return self.at_nodes(f"copy {self.source} to {self.path}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFile(Copy):
+    """A step that copies a file."""
 
 
 # The archive contains the program that checks the existing folder, and copies the archive's files if needed.
@@ -121,21 +126,15 @@ part=$(mktemp -d) && trap 'rm -rf "$part"' EXIT && tar -xzf - -C "$part" &&
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SendFolder(Step):
+class SendFolder(Copy):
     """A step that copies the folder train/ to a node unless the same content is there.
 
     The folder at `path` is complete, and only its user and root can have written it.
     """
 
-    source: str
-    path: str
-
     def unpack(self) -> tuple[str, ...]:
         """Return the command on the node that reads the gzipped tar archive."""
         return ("sh", "-c", UNPACK, "sh", self.path)
-
-    def title(self) -> str:
-        return self.at_nodes(f"copy {self.source} to {self.path}")
 
     def commands(self) -> tuple[Command, ...]:
         return (Command(argv=self.unpack()),)
