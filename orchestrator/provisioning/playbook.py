@@ -139,8 +139,7 @@ def run(
                 event_handler=lambda event: handle_event(event, log, on_result, on_line),
             )
         except UnicodeEncodeError as error:  # in a part of a JSON file of ansible-runner
-            path = error.object.strip(', "')
-            raise RequestError(f"{path} is not UTF-8, as Ansible requires.", hint="Rename the folder.") from None
+            raise RequestError.about("path-for-ansible", path=error.object.strip(', "')) from None
         finally:
             for number, handler in handlers.items():
                 signal.signal(number, handler)
