@@ -29,7 +29,7 @@ from orch_node.protocol.outcome import DONE, FAILED, REFUSED, STOPPED
 
 from orchestrator import load
 from orchestrator.errors import ExecuteError, OrchError, RequestError
-from orchestrator.files import private_folder, state_home
+from orchestrator.files import private_folder, sha256, state_home
 from orchestrator.load.clusters import find_inventory
 from orchestrator.model.hosts import fold
 from orchestrator.model.printable import counted
@@ -38,7 +38,6 @@ from orchestrator.operations.queue import SNAPSHOT
 from orchestrator.planning.plan import Plan, StoreFolder
 from orchestrator.planning.request import TrainRequest
 from orchestrator.runs import queued, store
-from orchestrator.runs.origin import script_of
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
 from orchestrator.targets.fetch import has_project
@@ -347,7 +346,7 @@ def choose_nodes(nodes: Sequence[LiveNode], count: int) -> tuple[tuple[str, ...]
 def check_unchanged(run: Run, planned: Plan) -> None:
     """Raise RequestError if a script that runs in place has changed since the run was submitted."""
     recorded, script = run.origin.scripts, planned.resolved.recipe.script_file
-    if planned.project is None and script and recorded and script_of(Path(script)).sha256 != recorded.sha256:
+    if planned.project is None and script and recorded and sha256(Path(script)) != recorded.sha256:
         raise RequestError.about("changed-script", script=script, run=run)
 
 

@@ -11,6 +11,7 @@ from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.values import ProtocolError
 
 from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.files import sha256
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import Nodes
 from orchestrator.model.printable import MASK, mask
@@ -20,7 +21,6 @@ from orchestrator.planning import recorded_request, sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest, flag, parse_ppn
 from orchestrator.runs import queued, store
-from orchestrator.runs.origin import script_of
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify
@@ -191,7 +191,7 @@ def differences(run: Run, recorded: TrainRequest, request: TrainRequest, planned
             yield mask(f"changed: {flag(name)} {shown(now)} (was {shown(before)})", planned.secrets)
     script = planned.resolved.recipe.script_file
     if script and planned.project is None and run.origin.scripts:
-        if script_of(Path(script)).sha256 != run.origin.scripts.sha256:
+        if sha256(Path(script)) != run.origin.scripts.sha256:
             yield f"changed: {script} differs from the one that the run was started with"
         else:
             yield f"unchanged: {script}"
