@@ -112,6 +112,5 @@ def git_state(script: Path) -> Git | None:
     except (RequestError, subprocess.TimeoutExpired):
         return None
     changed = [line[3:] for line in status.split("\0") if line]
-    if not is_tracked:
-        changed.append(script.name)  # other untracked files do not belong to the run
+    changed += [] if is_tracked else [script.name]  # other untracked files do not belong to the run
     return Git(commit=commit.strip(), changed=tuple(changed[:LISTED]))
