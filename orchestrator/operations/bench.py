@@ -79,8 +79,8 @@ def measure(request: TrainRequest, notify: Notify) -> tuple[Measurement, Path]:
     began = time.monotonic()
     plans = usable_plans(request, notify)
     first = plans[0]
-    fingerprints = [*first.fingerprints]
-    fingerprint = fingerprints[0] if len(fingerprints) == 1 else ""  # packages differ between nodes
+    # Packages may differ between nodes.
+    fingerprint = next(iter(first.fingerprints)) if len(first.fingerprints) == 1 else ""
     measurement = Measurement(date=time.strftime("%Y-%m-%d"), stack=request.stack, fingerprint=fingerprint)
     cluster = None  # a batch system or Kubernetes chooses the nodes
     if not request.on:
