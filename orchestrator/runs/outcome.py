@@ -208,10 +208,9 @@ def run_output(run: Run, failure: outcome.Failure | None, events: Sequence[kinds
     if run.outcome and run.state == outcome.REFUSED:
         begin = run.outcome.started
     messages = [how_it_failed(failure), failure.text] if failure else []
-    texts = [*messages, problem or "", last_text(run.folder / files.LAUNCHER_LOG, LOG_CHARACTERS)]
-    for path in sorted(run.folder.glob(f"ranks/rank-{ranks}.log")):
-        texts.append(last_text(path, LOG_CHARACTERS, start=position_at(path, begin)))
-    return "\n".join(texts)
+    paths = sorted(run.folder.glob(f"ranks/rank-{ranks}.log"))
+    logs = (last_text(path, LOG_CHARACTERS, start=position_at(path, begin)) for path in paths)
+    return "\n".join([*messages, problem or "", last_text(run.folder / files.LAUNCHER_LOG, LOG_CHARACTERS), *logs])
 
 
 def failure_of(failure: outcome.Failure | None, run: Run) -> outcome.Failure | None:
