@@ -58,10 +58,11 @@ def stop(
     The exit code is 1 if a process remains.
     """
     states = {item.id: item.state for item in store.recorded(runs_dir).runs}  # before a queue process stops its run
-    if inventory is None and (reports := queue.stop_array(runs_dir.absolute(), run)):
-        code = max(report.exit_code for report in reports)
-        lines = (cleanup.describe_stop(report, before="running", after=STOPPED) for report in reports)
-        print_text(json_text("stop", array=run, exit_code=code, runs=reports) if as_json else "\n".join(lines))
+    if inventory is None and (reports := queue.stop_array(runs_dir.absolute(), run)) is not None:
+        code = max((report.exit_code for report in reports), default=0)
+        lines = [cleanup.describe_stop(report, before="running", after=STOPPED) for report in reports]
+        text = "\n".join(lines or [f"The runs of {run} had already ended."])
+        print_text(json_text("stop", array=run, exit_code=code, runs=reports) if as_json else text)
         if not as_json and any(map(store.can_resume, store.members(runs_dir.absolute(), run))):
             print_text(f"resume: orch resume {store.cli_arguments(runs_dir.absolute() / run)}")
         raise typer.Exit(code)

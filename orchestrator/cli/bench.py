@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -42,6 +43,7 @@ def bench(
 
     The exit code is 1 if nodes cannot reach each other.
     """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the run, like Ctrl-C
     request = with_defaults(replace(request, options=tuple(target_options.values()), runs_dir=runs_dir), context)
     measurement, folder = operation.measure(request, print_error)
     slow = find_slow(measurement)

@@ -205,23 +205,19 @@ def is_shared(handle: RunHandle) -> bool:
 def end_lines(handle: RunHandle, outcome: RunOutcome) -> list[str]:
     """Return where an ended run has written its model, and the commands that fetch it, show details and resume it.
 
-    Only the first path or command has the run's id; the commands after it name the last run.
+    They name the run: another one may be the last by then.
     """
     output = runs.find_output(handle) if outcome.state == DONE else None
-    option = store.runs_dir_option(outcome.folder.parent)
-    name, lines = outcome.run_id, []
+    arguments, lines = store.cli_arguments(outcome.folder), []
     # Nodes of a batch system may share the run's folder with this machine.
     if output and (runs.has_output_here(handle.record) or is_shared(handle)) and Path(output).is_dir():
         lines.append(f"output: {output}")
-        name = "last" if name in output else name
     elif output and not runs.has_output_here(handle.record):
-        fetched = "last" if name in output else name
-        lines.append(f"output on the nodes: {output}; to copy it here: orch fetch {fetched}{option}")
-        name = "last"
+        lines.append(f"output on the nodes: {output}; to copy it here: orch fetch {arguments}")
     if command := {"done": "report", "failed": "logs"}.get(outcome.state):
-        lines.append(f"details: orch {command} {name}{option}")
+        lines.append(f"details: orch {command} {arguments}")
     if store.can_resume(store.load(handle.folder)):
-        lines.append(f"resume: orch resume {store.cli_arguments(outcome.folder)}")
+        lines.append(f"resume: orch resume {arguments}")
     return lines
 
 

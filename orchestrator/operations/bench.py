@@ -24,7 +24,7 @@ from orchestrator.model.cluster import Cluster
 from orchestrator.model.hosts import fold
 from orchestrator.model.measurement import BUSY_PART, ClosedPort, LinkRate, Measurement, NodeRates, RankRates, RunRates
 from orchestrator.model.printable import counted, one_line
-from orchestrator.operations import train
+from orchestrator.operations import runs, train
 from orchestrator.operations.output import describe_end
 from orchestrator.planning.measured import BENCH_RECIPE
 from orchestrator.planning.plan import Plan
@@ -172,12 +172,13 @@ def execute(plan: Plan, base: Path, notify: Notify, *, is_first: bool) -> tuple[
     Raises:
         ExecuteError: if the first run fails; others are left out.
     """
-    handle = train.start(plan, base)
-    handle.notify = notify
     try:
+        handle = train.start(plan, base)
+        handle.notify = notify
         figures = read_figures(handle.events(), notify)
     except KeyboardInterrupt:
-        handle.stop()
+        for started in runs.handles_of(plan, base, notify):
+            started.stop()
         raise
     outcome = handle.finish()
     if outcome.state != DONE:

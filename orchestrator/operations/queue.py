@@ -130,15 +130,16 @@ def follow(base: Path, names: Sequence[str], notify: Notify) -> Iterator[RunOutc
         time.sleep(POLL_SECONDS)
 
 
-def stop_array(base: Path, array: str) -> list[CleanupReport]:
-    """Stop all runs of an array, and return what was ended of each run that had not ended.
+def stop_array(base: Path, array: str) -> list[CleanupReport] | None:
+    """Stop all runs of an array, and return what was ended of each run that had not ended; None if it is no array.
 
     Raises:
         ExecuteError: if the process that starts its runs does not end.
     """
-    array = store.array_of(base, array)
-    unfinished = [run for run in store.members(base, array) if not run.has_ended]
-    stop(base / array)
+    if not (members := store.members(base, array)):
+        return None
+    unfinished = [run for run in members if not run.has_ended]
+    stop(base / store.array_of(base, array))
     return [runs.handle_of(store.load(run.folder)).stop() for run in unfinished]
 
 

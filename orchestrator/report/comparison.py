@@ -67,6 +67,7 @@ def settings(run: Run, outcome: RunOutcome) -> dict[str, str]:
         "packages": ", ".join(fingerprint[:12] for fingerprint in origin.fingerprints) or ABSENT,
         "script": script.path if script else ABSENT,
         "script, sha256": script.sha256[:12] if script else ABSENT,
+        "project, sha256": origin.project.digest[:12] if origin.project else ABSENT,
         "git commit": git.commit[:12] if git else ABSENT,
         "git, changed since": (", ".join(git.changed) if git else "") or ABSENT,
     }

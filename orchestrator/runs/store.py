@@ -12,7 +12,7 @@ import re
 import shlex
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orch_node import atomic_write, disk, lease
@@ -112,10 +112,13 @@ def create(plan: Plan, folder: Path) -> None:
     """Create the run's folder with plan.json.
 
     Raises:
-        ExecuteError: if plan.json cannot be written.
+        ExecuteError: if plan.json cannot be written, or that of the last attempt is damaged.
         RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
     """
-    write_record(plan.run, folder, origin_of(plan))
+    origin = origin_of(plan)
+    if plan.project and exists(folder) and (earlier := load(folder).origin).project == plan.project:
+        origin = replace(origin, scripts=earlier.scripts)  # as it was sent; it may have changed here
+    write_record(plan.run, folder, origin)
 
 
 def write_record(record: RunRecord, folder: Path, origin: Origin | None = None) -> None:

@@ -58,6 +58,16 @@ def test_run_that_is_interrupted_while_its_queue_starts_does_not_start_later(tmp
     assert read_events(run, "started") == []
 
 
+def test_bench_that_is_interrupted_ends_its_run(tmp_path: Path) -> None:
+    with start_orch(tmp_path, "bench", "--ppn", "1", "--backend", "gloo") as process:
+        wait_until(lambda: [*tmp_path.glob("runs/2*/supervisor.json")], "a run")
+        process.send_signal(signal.SIGTERM)
+        wait_for_exit(process, 130)
+    run = last_run(tmp_path)
+    assert read_outcome(run)["state"] == "stopped"
+    wait_until(lambda: run_processes(run) == [], "no process of the run")
+
+
 def test_start_that_is_interrupted_while_objects_are_created_leaves_nothing(api: Api, tmp_path: Path) -> None:
     """Interrupt it before the test API server handles the request that creates the job."""
     received, released = threading.Event(), threading.Event()

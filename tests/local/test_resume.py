@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -105,9 +106,12 @@ def test_output_of_an_attempt_that_nobody_followed_is_not_shown_after_a_resume(t
         two_hosts.orch("train", "unseen/train.py", *two_hosts.options, *GLOO, "--project", "unseen", "--detach")
     )
     wait_until(lambda: "state: failed" in two_hosts.orch("runs", "show", "last").stdout, "the run has failed")
+    (project / "train.py").write_text(f"{SCRIPT}# changed, and not sent")
     resumed = expect_exit(two_hosts.orch("resume"))
     assert "continues with what 2 ranks wrote" in resumed.stdout
     assert "begins" not in resumed.stdout
+    record = json.loads((last_run(two_hosts.folder) / "plan.json").read_text())
+    assert record["scripts"]["sha256"] == record["project"]["files"]["train.py"], "of the script that has run"
 
 
 # Each of two hosts has its own copy of the project.

@@ -76,6 +76,7 @@ def test_array_survives_its_command_and_is_stopped_as_a_whole(two_hosts: Workspa
     stopped = expect_exit(two_hosts.orch("stop", array))
     assert stopped.stdout.count("Stopped run") == 1, stopped.stdout
     assert stopped.stdout.endswith(f"resume: orch resume {array}\n")
+    assert "had already ended" in expect_exit(two_hosts.orch("stop", array)).stdout
     assert {runs_of(two_hosts)[name]["state"] for name in ids} == {"stopped"}
 
 
