@@ -247,6 +247,16 @@ def test_everything_else_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (meta.shape, meta.stride()) == (query.shape, torch.ops.orch.attention(query, key, value).stride())
 
 
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # of Dynamo, which looks at the output
+def test_compiled_autograd_has_the_same_gradients() -> None:
+    (query, _, _), _ = inputs((1, 2, 2, 64, 64, 16), torch.float32)
+    output = F.scaled_dot_product_attention(query, query, query)
+    (expected,) = torch.autograd.grad(output.sum(), query)
+    with torch._dynamo.config.patch(compiled_autograd=True):
+        torch.compile(lambda x: x.sum().backward(), backend="eager")(F.scaled_dot_product_attention(*[query] * 3))
+    assert torch.allclose(query.grad, expected)
+
+
 def test_invalid_inputs_are_errors() -> None:
     (query, key, value), _ = inputs((1, 3, 2, 8, 8, 16), torch.float32)
     with pytest.raises(ValueError, match="expected query"):
