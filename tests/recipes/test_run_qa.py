@@ -292,6 +292,8 @@ def test_arguments_of_older_versions_are_accepted() -> None:
         (["--max_steps", "0"], "--max_steps must be at least 1"),
         (["--learning_rate", "-1"], "--learning_rate must be at least 0"),
         (["--dropout", "1"], "--dropout must be at least 0 and less than 1"),
+        (["--save_only_model"], "--save_only_model is not supported"),
+        (["--max_grad_norm", "-1"], "--max_grad_norm must be at least 0"),
     ],
 )
 def test_invalid_argument_is_reported_in_one_line(extra: list[str], message: str) -> None:

@@ -23,6 +23,7 @@ SHARES = ("adam_beta1", "adam_beta2", "dropout", "warmup_ratio", "warmup_proport
 RANGES: tuple[tuple[int, int | None, tuple[str, ...]], ...] = (
     (1, None, COUNTS),
     (0, None, ("learning_rate", "learning_rate_phase2", "weight_decay", "adam_epsilon", "save_steps")),
+    (0, None, ("warmup_steps", "max_grad_norm")),
     (0, 1, SHARES),
     (0, 1 << 32, ("seed", "data_seed")),  # as NumPy
 )

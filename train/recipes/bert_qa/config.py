@@ -57,6 +57,7 @@ class QaArguments(ModelArguments, DataSetArguments, CommunicationArguments):
                 f"--doc_stride {self.doc_stride} must be less than --max_seq_length {self.max_seq_length}.",
             ),
             (training.load_best_model_at_end, "--load_best_model_at_end is not supported: the last model is kept."),
+            (training.save_only_model, "--save_only_model is not supported: training could not resume exactly."),
             (training.push_to_hub, "--push_to_hub is not supported."),
             (not training.dataloader_drop_last, "--dataloader_drop_last false is not supported; examples count once."),
             (
