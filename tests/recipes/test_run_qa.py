@@ -272,6 +272,8 @@ def test_arguments_of_older_versions_are_accepted() -> None:
     flags = "--warmup-ratio=0.1 --no_cuda --overwrite_output_dir --jit_mode_eval --do_eval"
     config = parse_arguments([*BASE, *flags.split(), "--validation_file", "v.json", "--eval_strategy", "epoch"])
     assert [config.training.get_warmup_steps(steps) for steps in (20, 21)] == [2, 3]
+    steps = parse_arguments([*BASE, "--warmup_ratio", "0.1", "--warmup_steps", "5"]).training.get_warmup_steps(20)
+    assert steps == 5  # as in TrainingArguments
     assert config.training.overwrite_output_dir
     assert config.training.dataloader_drop_last
     assert parse_arguments([*BASE, "--overwrite_output_dir", "false"]).training.overwrite_output_dir is False

@@ -121,9 +121,12 @@ class TrainingOptions(TrainingArguments):
         return "none" if self.overwrite_output_dir else self.resume_from_checkpoint
 
     def get_warmup_steps(self, num_training_steps: int) -> int:
-        """Return the steps in which the learning rate rises; newer versions have no --warmup_ratio."""
-        steps = math.ceil(self.warmup_ratio * num_training_steps)
-        return steps or int(super().get_warmup_steps(num_training_steps))
+        """Return the steps in which the learning rate rises: --warmup_steps, or --warmup_ratio if that is 0.
+
+        Newer versions have no --warmup_ratio.
+        """
+        steps = int(super().get_warmup_steps(num_training_steps))
+        return steps or math.ceil(self.warmup_ratio * num_training_steps)
 
 
 def available_backend(requested: str | None) -> str | None:
