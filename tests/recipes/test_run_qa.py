@@ -135,6 +135,10 @@ QUESTION_2 = "data[0], paragraphs[0], qas[1]"
             f"{QUESTION_2}: the context does not have the answer 'the Black Sea' at 4",
         ),
         (
+            make_invalid(lambda q: q["answers"][0].update(text=" ", answer_start=3)),
+            f"{QUESTION_2}: the context does not have the answer ' ' at 3",
+        ),
+        (
             make_invalid(lambda q: q.update(answers={"text": ["the Black Sea", "sea"], "answer_start": [52]})),
             f"{QUESTION_2}: the answer 'sea' at None is not a text at a whole number",
         ),
@@ -211,6 +215,27 @@ def test_windows_cover_the_context_and_point_at_the_answer(
     assert (
         is_answerable or not complete_window.inputs["start_positions"] or len(tokenizer.tokenize(answer_text)) > stride
     )
+
+
+@pytest.mark.parametrize(
+    ("context", "text", "expected"),
+    [
+        ("It is Paris today.", " Paris ", "Paris"),
+        ("It is Paris today.", "is Paris", "is Paris"),
+        ("Drink a cafe\u0301.", "cafe\u0301", "cafe"),
+        ("Drink a cafe\u0301", "cafe\u0301", "cafe"),
+        ("\u00adParis is here.", "\u00adParis", "Paris"),
+        ("It is Paris today.", " ", ""),
+    ],
+    ids=["spaces", "words", "accent", "accent-at-the-end", "hyphen-at-the-start", "only-a-space"],
+)
+def test_characters_without_a_token_do_not_hide_an_answer(
+    tokenizer: Any, context: str, text: str, expected: str
+) -> None:
+    question = make_answerable(context, text, context.index(text))
+    (window,) = make_windows([question], tokenizer, max_length=20, stride=2)
+    first, last = (window.offsets[window.inputs[name]] or (0, 0) for name in squad.ANSWER)
+    assert context[first[0] : last[1]] == expected
 
 
 def test_question_without_space_for_context_is_reported(tokenizer: Any) -> None:

@@ -171,7 +171,7 @@ def made_question(record: Any) -> Question:
         if not isinstance(answer.text, str) or not isinstance(answer.start, int):
             raise ValueError(f"the answer {answer.text!r:.40} at {answer.start!r} is not a text at a whole number")
         # A misplaced answer would silently become a wrong label.
-        if not answer.text or answer.start < 0 or not texts["context"].startswith(answer.text, answer.start):
+        if not answer.text.strip() or answer.start < 0 or not texts["context"].startswith(answer.text, answer.start):
             raise ValueError(f"the context does not have the answer {answer.text!r} at {answer.start!r}")
     return Question(**texts, answers=answers)
 
@@ -222,10 +222,15 @@ def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: i
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
-        for row, index in enumerate(encoded["overflow_to_sample_mapping"]):
+        samples, context_offsets = encoded["overflow_to_sample_mapping"], []
+        tokens: list[list[Offset]] = [[] for _ in chunk]
+        for row, index in enumerate(samples):
             parts = zip(encoded["offset_mapping"][row], encoded.sequence_ids(row), strict=True)
-            offsets = [tuple(offset) if part == 1 else None for offset, part in parts]
-            answer = dict(zip(ANSWER, answer_tokens(offsets, chunk[index]), strict=True))
+            context_offsets.append([tuple(offset) if part == 1 else None for offset, part in parts])
+            tokens[index] += filter(None, context_offsets[row])
+        spans = list(map(answer_span, chunk, tokens))
+        for row, (index, offsets) in enumerate(zip(samples, context_offsets, strict=True)):
+            answer = dict(zip(ANSWER, answer_tokens(offsets, spans[index]), strict=True))
             inputs = {name: encoded[name][row] for name in INPUTS if name in encoded}
             windows.append(Window(question=first + index, inputs={**inputs, **answer}, offsets=offsets))
     return windows
@@ -245,12 +250,20 @@ def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int
             raise RecipeError(describe("long-question", question=question, **numbers))
 
 
-def answer_tokens(offsets: Sequence[Offset | None], question: Question) -> tuple[int, int]:
-    """Return the first and last token of the first answer, or (0, 0) unless all of it is inside."""
-    if not question.answers:
-        return 0, 0
-    first = question.answers[0].start
-    last = first + len(question.answers[0].text)
+def answer_span(question: Question, tokens: Sequence[Offset]) -> Offset:
+    """Return the first character of the first answer and one past its last, or (0, 0) without an answer.
+
+    Characters at its ends that are in none of the context's tokens do not count: white space, and what the tokenizer
+    drops.
+    """
+    first, last = next(((answer.start, answer.start + len(answer.text)) for answer in question.answers), (0, 0))
+    inside = [(max(first, start), min(last, end)) for start, end in tokens if start < last and first < end]
+    return (min(start for start, _ in inside), max(end for _, end in inside)) if inside else (0, 0)
+
+
+def answer_tokens(offsets: Sequence[Offset | None], span: Offset) -> tuple[int, int]:
+    """Return the first and last token of an answer, or (0, 0) unless all of it is inside."""
+    first, last = span
     start = max((i for i, o in enumerate(offsets) if o and o[0] <= first < o[1]), default=None)
     end = min((i for i, o in enumerate(offsets) if o and o[0] < last <= o[1]), default=None)
     return (0, 0) if start is None or end is None else (start, end)
