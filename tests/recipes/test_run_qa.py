@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -516,6 +517,16 @@ def test_training_in_bf16_learns(files: Path, tmp_path: Path) -> None:
     run_ranks(SCRIPT, *make_arguments(files, tmp_path, bf16=True))
     losses = read_losses(tmp_path)
     assert losses[-1] < losses[0]
+
+
+def test_model_trained_in_bf16_can_be_evaluated_in_fp32(files: Path, tmp_path: Path) -> None:
+    config = parse_arguments(make_arguments(files, tmp_path, bf16=True, max_steps=1))
+    windows, model, evaluator = run_qa.load(config)
+    run_qa.train_model(config, model, windows, evaluator)
+    types = []
+    model.qa_outputs.register_forward_hook(lambda module, inputs, output: types.append(output.dtype))
+    model(**evaluator.inputs(windows[:1]))
+    assert types == [torch.float32]
 
 
 def test_loss_that_is_nan_is_logged_as_null(files: Path, tmp_path: Path) -> None:

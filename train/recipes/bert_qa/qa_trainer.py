@@ -170,7 +170,9 @@ class QaTrainer(Trainer):  # type: ignore[misc]
             self.local_steps.average_weights()
 
     def release(self) -> None:
-        """Drop the DDP wrapper, which must not outlive the process group."""
+        """Drop the DDP wrapper, which must not outlive the process group, and the autocast of accelerate."""
         self.agree()
+        if forward := vars(self.model).pop("_original_forward", None):
+            self.model.forward = forward
         self.model_wrapped = self.model
         self.accelerator.free_memory()
