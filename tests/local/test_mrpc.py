@@ -42,7 +42,8 @@ def test_resumed_training_ends_with_the_same_weights(pair_model: Path, tmp_path:
 def test_invalid_data_file_is_reported_with_its_line(tmp_path: Path) -> None:
     bad = tmp_path / "bad.tsv"
     for text, message in (
-        ("sentence1\tsentence2\na\tb\n", "line 1: expected the columns label, sentence1, sentence2, separated by tabs"),
+        ("sentence1\tsentence2\na\tb\n", "line 1: expected the columns label, sentence1, sentence2 once, "),
+        (f"label\t{HEADER}", "line 1: expected the columns"),
         (f"{HEADER}1\tonly one\n", "line 2: expected 3 fields"),
         (f"{HEADER}yes\ta\tb\n", "line 2: the label is 'yes', not 0 or 1"),
         (f"{HEADER}1\ta\t\n", "line 2: a sentence is missing"),

@@ -137,9 +137,9 @@ def read_tsv(path: Path) -> list[Pair]:
         raise RecipeError(f"{path}: {error}.") from error
     # splitlines() would also split at U+2028 and similar characters, which sentences may contain
     names, *rows = (line.split("\t") for line in text.split("\n"))
-    columns = next((expected_columns for expected_columns in COLUMNS if set(expected_columns) <= set(names)), None)
+    columns = next((expected for expected in COLUMNS if all(names.count(name) == 1 for name in expected)), None)
     if columns is None:
-        raise RecipeError(f"{path}, line 1: expected the columns {', '.join(COLUMNS[0])}, separated by tabs.")
+        raise RecipeError(f"{path}, line 1: expected the columns {', '.join(COLUMNS[0])} once, separated by tabs.")
     sentence_pairs = []
     for number, row in enumerate(rows, start=2):
         if row != [""] and len(row) != len(names):
