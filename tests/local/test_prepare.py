@@ -234,3 +234,5 @@ def test_dump_is_prepared(dumps: list[Path], tmp_path: Path) -> None:
     changes = {"kind": "wikipedia", "input_file": dumps[2], "min_article_chars": 5, "block_mb": 0.001}
     run_ranks(PREPARE, *make_arguments(tmp_path, **changes))
     assert read_results(tmp_path)["rows_seq128"] >= 60
+    changes["min_article_chars"] = 6
+    assert "was prepared with another min_article_chars." in refusal(tmp_path, **changes)

@@ -132,7 +132,8 @@ def prepare(options: DataOptions) -> dict[str, Any]:
 
 def settings_of(options: DataOptions, tokenizer: Any) -> dict[str, Any]:
     """Return the settings that determine the data; the number of ranks is not among them."""
-    names = ("lengths", "masked_lm_prob", "short_seq_prob", "dupe_factor", "shards", "block_mb", "seed")
+    names = ["lengths", "masked_lm_prob", "short_seq_prob", "dupe_factor", "shards", "block_mb", "seed"]
+    names += ["min_article_chars"] if options.kind == "wikipedia" else []
     return {
         "kind": options.kind,
         **{f"file {i} ({path.name})": digest(path) for i, path in enumerate(options.inputs, start=1)},
