@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import bz2
+import gzip
 import itertools
+import lzma
 import random
+import re
 import shutil
 import sys
 import tempfile
@@ -122,6 +125,27 @@ def test_each_document_is_in_one_block(lines: list[str], size: int) -> None:
         file.write_text(text)
         documents = [document for block in blocks_of([file], size) for document in text_documents(block)]
     assert sorted(documents) == sorted(expected)
+
+
+TEXT = "One document.\n\nCaf\u00e9 au lait.\n"
+DAMAGED_TEXTS = {
+    "gzip": (gzip.compress(TEXT.encode()), "not UTF-8 text: byte 1: invalid start byte"),
+    "bz2": (bz2.compress(TEXT.encode()), "not UTF-8 text: byte "),
+    "xz": (lzma.compress(TEXT.encode()), "not UTF-8 text: byte 0: invalid start byte"),
+    "utf-16": (TEXT.encode("utf-16"), "not UTF-8 text: byte 0: invalid start byte"),
+    "utf-16-without-mark": ("One.".encode("utf-16-le"), "not UTF-8 text: byte 1: a NUL"),
+    "latin-1": (TEXT.encode("latin-1"), "not UTF-8 text: byte 18: invalid continuation byte"),
+    "program": (Path(sys.executable).read_bytes()[:9999], "not UTF-8 text: byte "),
+    "late-windows-lines": (b"A document.\n\n" * 90_000 + b"Another one.\r\n\r\n", "has Windows line endings"),
+}
+
+
+@pytest.mark.parametrize(("content", "message"), DAMAGED_TEXTS.values(), ids=DAMAGED_TEXTS)
+def test_file_that_is_no_text_with_unix_lines_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "t.txt"
+    file.write_bytes(content)
+    with pytest.raises(RecipeError, match=re.escape(f"{file} ") + ".*" + message):
+        _ = [document for block in blocks_of([file], 1 << 19) for document in text_documents(block)]
 
 
 MASKING = Masking(

@@ -46,17 +46,32 @@ def text_documents(block: Block) -> Iterator[str]:
     """Yield the documents that begin in a block; blank lines separate documents.
 
     Raises:
-        RecipeError: if the file has Windows line endings.
+        RecipeError: if one of them is not UTF-8 text, or has Windows line endings.
     """
     with mapped(block.file) as content:
-        if b"\r\n" in content[:PIECE]:
-            raise RecipeError(f"{block.file} has Windows line endings (CRLF). Convert it to LF first: `dos2unix FILE`.")
         for match in BEGIN.finditer(content, max(0, block.start - len(GAP)), block.end):
             if block.start <= match.end() < block.end:
                 end = content.find(GAP, match.end())
-                text = content[match.end() : end if end >= 0 else len(content)].decode(errors="replace").strip()
-                if text:
+                data = content[match.end() : end if end >= 0 else len(content)]
+                if text := decode(block.file, match.end(), data).strip():
                     yield text
+
+
+def decode(file: Path, start: int, data: bytes) -> str:
+    """Return a document that begins at byte `start` of a file as text.
+
+    Raises:
+        RecipeError: if it is not UTF-8 text, or has Windows line endings.
+    """
+    try:
+        text = data.decode()
+        if (position := data.find(0)) >= 0:  # valid in UTF-8, but a sign of UTF-16 or of a binary file
+            raise UnicodeDecodeError("utf-8", data, position, position + 1, "a NUL")
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{file} is not UTF-8 text: byte {start + error.start}: {error.reason}.") from error
+    if "\r\n" in text:
+        raise RecipeError(f"{file} has Windows line endings (CRLF). Convert it to LF first: `dos2unix FILE`.")
+    return text
 
 
 def mapped(path: Path) -> mmap.mmap:
