@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from orch_node.rank import checks, computation, training_check, weight_inspection
+from orch_node.rank import checks, computation, hooks, training_check, weight_inspection
 from torch import nn
 from torch.nn.functional import mse_loss
 
@@ -268,6 +268,15 @@ CORRECT_TRAININGS: dict[str, Callable[[Any], None]] = {
 def test_correct_training_causes_no_message(training: Any, check: Any, capsys: pytest.CaptureFixture[str]) -> None:
     training(make_model())
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of modules that torch imports
+def test_hooks_of_a_compiled_step_are_not_compiled() -> None:
+    compiling: list[bool] = []
+    hooks.watch_steps(lambda *_: compiling.append(torch.compiler.is_compiling()))
+    optimizer = torch.optim.SGD(make_model().parameters())
+    torch.compile(lambda: optimizer.step(), backend="eager")()
+    assert compiling == [False]
 
 
 def test_failure_of_the_check_itself_does_not_end_the_training(

@@ -60,10 +60,8 @@ def wrap_later(module: str, path: str, before: Callable[..., None]) -> None:
     after_import(module, lambda imported: wrap(getattr(imported, owner) if owner else imported, name, before))
 
 
-def watch_steps(
-    before: Callable[..., object] = lambda *_: None, after: Callable[..., object] = lambda *_: None
-) -> bool:
-    """Call functions with an optimizer before and after each of its steps.
+def watch_steps(before: Callable[..., object] | None = None, after: Callable[..., object] | None = None) -> bool:
+    """Call functions, which torch.compile() does not trace, with an optimizer before and after each of its steps.
 
     Returns:
         Whether this is possible: torch 2.0 has no hooks for steps.
@@ -71,8 +69,11 @@ def watch_steps(
     module: Any = importlib.import_module("torch.optim.optimizer")
     if not hasattr(module, "register_optimizer_step_pre_hook"):
         return False
-    module.register_optimizer_step_pre_hook(before)
-    module.register_optimizer_step_post_hook(after)
+    # Unlike torch.compiler.disable(), this imports torch._dynamo only when a hook runs.
+    not_compiled = getattr(module.torch, "_disable_dynamo", lambda hook: hook)
+    for kind, hook in (("pre", before), ("post", after)):
+        if hook:
+            getattr(module, f"register_optimizer_step_{kind}_hook")(not_compiled(functools.partial(hook)))
     return True
 
 
