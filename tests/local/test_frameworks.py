@@ -54,7 +54,7 @@ print("ENDED", rank)
 """
 
 NEW_GROUPS = """
-import datetime, os, time
+import datetime, os, pickle, time
 import torch
 import torch.distributed as dist
 
@@ -65,6 +65,8 @@ def show(name):
 
 dist.init_process_group("gloo", "env://", datetime.timedelta(seconds=7200))
 show("ADOPTED")
+for function in (dist.get_backend, dist.init_process_group, dist.destroy_process_group, os._exit):
+    assert pickle.loads(pickle.dumps(function)) is function
 try:
     dist.init_process_group("gloo", None, None, 3)
 except ValueError as error:

@@ -23,6 +23,8 @@ def replace_function(owner: type | ModuleType, name: str, replacement: Callable[
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return replacement(original, *args, **kwargs)
 
+    if isinstance(owner, ModuleType):  # the original may be that of another module, and stay there
+        wrapper.__module__ = owner.__name__
     for module in (owner, *owners):
         setattr(module, name, wrapper)
 
