@@ -456,6 +456,9 @@ AVERAGED = {
     "    states = [None, None]; dist.all_gather_object(states, used.state_dict())\n"
     "    model.load_state_dict({name: (states[0][name] + states[1][name]) / 2 for name in states[0]})",
     "as-an-object": "steps(model, adam); dist.gather_object(model.state_dict(), [None] * 2 if rank == 0 else None)",
+    "an-optimizer-per-round": "for _ in range(40):\n"
+    "    steps(model, torch.optim.SGD(model.parameters(), lr=0.1), 3); average()\n"
+    "assert sum(comparison.kinds.values()) == 11",
     "in-the-optimizer": "adam.register_step_post_hook(average); steps(model, adam)",
     "separate-models-on-purpose": "os.environ['ORCH_SEPARATE_MODELS'] = '1'; steps(model, adam)",
 }

@@ -1,6 +1,6 @@
 """Compare the weights of all ranks, to detect ranks that train alone or start in different states.
 
-Each optimizer is compared before its first step, after its third, and whenever its steps have doubled. The ranks
+Optimizers are compared before their first step, after their third, and whenever their steps have doubled. The ranks
 exchange short summaries through the store of the default group: the first rank that gets there sets the reference,
 with an atomic compare-and-set, and every other rank compares itself with it. No rank waits for
 another one, however many steps each makes, no collective of the script is reordered, and the cost
@@ -34,7 +34,7 @@ from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separa
 
 UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
 COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared for the first time
-MAX_OPTIMIZERS = 8  # that exist at the same time; later ones are not compared
+MAX_OPTIMIZERS = 8  # of which each is compared; of later ones with the same shapes the 9th, the 17th, the 33rd, ...
 BUCKETS = 16  # sums of sampled elements in a summary
 SAMPLED_ELEMENTS = 1 << 15  # in a summary, of all weights; at least one of each
 MAX_WATCHED_WEIGHTS = 3  # whose changes outside of optimizers are noticed; averaging changes all weights
@@ -118,9 +118,19 @@ class OptimizerRecord:
     """An optimizer and how many steps it has made."""
 
     index: int  # in the order of the first steps
+    number: int  # in the order of those with weights of the same shapes
     steps: int = 0
     compared_step: int = COMPARED_STEP  # after which its weights are compared next
     parts: list[WeightRecord] = field(default_factory=list)  # none if its weights cannot be compared
+
+    @property
+    def is_early(self) -> bool:
+        return self.index < MAX_OPTIMIZERS
+
+    @property
+    def is_compared(self) -> bool:
+        """Return whether the weights are compared; ranks may have made different numbers of other optimizers."""
+        return self.is_early or (self.number >= MAX_OPTIMIZERS and self.number & (self.number - 1) == 0)
 
 
 @dataclass(eq=False)
@@ -149,6 +159,7 @@ class WeightComparison(TrainingCheck):
     pid: int = field(default_factory=os.getpid)
     records: weakref.WeakKeyDictionary[Any, OptimizerRecord] = field(default_factory=weakref.WeakKeyDictionary)
     recorded: int = 0  # optimizers, also those that have ended
+    numbers: Counter[int] = field(default_factory=Counter)  # of recorded optimizers, by the shapes of their weights
     kinds: Counter[tuple[str, int]] = field(default_factory=Counter)  # of weights that optimizers have held
     has_ddp: bool = False  # whether there was a DistributedDataParallel when weights had moved apart
     has_shared: bool = False  # whether any optimizer has held weights that a DistributedDataParallel keeps equal
@@ -167,13 +178,13 @@ class WeightComparison(TrainingCheck):
             return
         self.stepping = optimizer
         record = self.find_record(optimizer)
-        is_new = record is not None and record.steps == 0  # as in each round of federated learning
+        is_new = record.steps == 0  # as in each round of federated learning
         suspicion, largest = self.suspicion, communication.COUNTS.largest_exchange
         if suspicion and (suspicion.has_changed(self.torch) or (is_new and largest >= suspicion.size)):
             self.end_suspicion()
-        if record and is_new:
+        if is_new and record.is_compared:
             self.begin_record(record, optimizer)
-        if self.suspicion or (record and record.steps + 1 == record.compared_step):
+        if self.suspicion or record.steps + 1 == record.compared_step:
             self.operations_before_step = communication.operations(self.torch)
 
     @safely
@@ -187,11 +198,10 @@ class WeightComparison(TrainingCheck):
                 self.end_suspicion()  # the optimizer exchanges something itself
             else:
                 self.suspicion.sample()
-        if record:
-            record.steps += 1
-            if record.steps == record.compared_step:
-                record.compared_step *= 2
-                self.compare_updated(record)
+        record.steps += 1
+        if record.steps == record.compared_step:
+            record.compared_step *= 2
+            self.compare_updated(record)
 
     def check_end(self) -> None:
         """Check at the end of the script that weights which moved apart were averaged.
@@ -212,12 +222,14 @@ class WeightComparison(TrainingCheck):
     def end_suspicion(self) -> None:
         self.suspicion, self.averages = None, True
 
-    def find_record(self, optimizer: Any) -> OptimizerRecord | None:
-        """Return the record of an optimizer, a new one if it is unknown; None if there are too many."""
-        if optimizer not in self.records and len(self.records) < MAX_OPTIMIZERS:
-            self.records[optimizer] = OptimizerRecord(self.recorded)
+    def find_record(self, optimizer: Any) -> OptimizerRecord:
+        """Return the record of an optimizer, a new one if it is unknown."""
+        if optimizer not in self.records:
+            shapes = weights.shape_checksum(weights.parameters([optimizer]))
+            self.records[optimizer] = OptimizerRecord(self.recorded, self.numbers[shapes])
             self.recorded += 1
-        return self.records.get(optimizer)
+            self.numbers[shapes] += 1
+        return self.records[optimizer]
 
     def begin_record(self, record: OptimizerRecord, optimizer: Any) -> None:
         """Compare the state of an optimizer before its first step."""
@@ -244,10 +256,12 @@ class WeightComparison(TrainingCheck):
                 continue  # one exchange shows which ranks have resumed, even if no weights can be compared
             start = summarize(self.torch, part)
             self.kinds[kind, start.shapes] += 1  # some ranks may have further optimizers of other weights
-            key = f"{start.shapes}-{self.kinds[kind, start.shapes]}-{kind}"
+            number = self.kinds[kind, start.shapes] if record.is_early else f"later-{record.number}"
+            key = f"{start.shapes}-{number}-{kind}"
             record.parts.append(WeightRecord(key, kind == "shared", list(map(weakref.ref, part)), start, is_sharded))
             state = State(self.rank, start, start, steps, has_state, self.mark_of(key).exists())
-            self.check_start(record.parts[-1], state, self.exchange(key, "start", state))
+            if record.is_early:
+                self.check_start(record.parts[-1], state, self.exchange(key, "start", state))
 
     def divide(self, held: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return the weights of an optimizer that a DistributedDataParallel keeps equal, and those to compare, too.
@@ -273,7 +287,8 @@ class WeightComparison(TrainingCheck):
             return
         steps, state = f"{record.steps} optimizer steps", State(self.rank, part.start, now, losses=losses)
         reference = self.exchange(part.key, f"updated/{record.steps}", state)
-        if self.moved_apart(state, reference, held, steps):
+        # Ranks may number later optimizers differently.
+        if (record.is_early or state.starts_like(reference)) and self.moved_apart(state, reference, held, steps):
             self.check_apart(record, part, state, reference, steps)
         if part.is_shared and (record.index, record.steps) == (0, COMPARED_STEP):
             self.check_data(state, reference, f"{record.steps} steps")

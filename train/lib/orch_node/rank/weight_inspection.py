@@ -121,7 +121,10 @@ def is_changed_by_step(torch: ModuleType, weight: Any, learning_rate: float) -> 
 
 def objects_of(classes: Any) -> list[Any]:
     """Return the objects of this process of a class or of any of several classes; () takes no time."""
-    return [value for value in gc.get_objects() if issubclass(type(value), classes)] if classes else []
+    objects = gc.get_objects() if classes else []
+    types = {id(kind): kind for kind in map(type, objects)}  # few, so that most objects are not looked at again
+    matches = {key for key, kind in types.items() if issubclass(kind, classes)}
+    return [value for value in objects if id(type(value)) in matches] if matches else []
 
 
 def packed_layers() -> tuple[list[Any], list[Any]]:
