@@ -460,6 +460,9 @@ AVERAGED = {
     "    steps(model, torch.optim.SGD(model.parameters(), lr=0.1), 3); average()\n"
     "assert sum(comparison.kinds.values()) == 11",
     "in-the-optimizer": "adam.register_step_post_hook(average); steps(model, adam)",
+    "chains-whose-samples-are-gathered": "del model, adam; state = torch.zeros(50, requires_grad=True); samples = []\n"
+    "by_hand(lambda x: samples.append(state.detach().clone()) or state - rank - 1, [state])\n"
+    "dist.all_gather([torch.zeros(25, 50) for _ in range(2)], torch.stack(samples))",
     "separate-models-on-purpose": "os.environ['ORCH_SEPARATE_MODELS'] = '1'; steps(model, adam)",
 }
 TOGETHER = {

@@ -71,9 +71,11 @@ class ManualUpdates(TrainingCheck):
         reference = self.reference
         if reference is None or self.comparison.recorded or self.has_averaged() or has_separate_models():
             return
-        if self.has_equal_start:
+        # Without a model, these may be samples of independent chains, which the script gathers.
+        may_be_samples = not self.has_model() and communication.COUNTS.largest_exchange >= self.size
+        if self.has_equal_start and not may_be_samples:
             self.comparison.end_never_averaged(reference.rank)
-        self.comparison.warn_once("separate-models", reference, UPDATES)
+        self.warn_apart(reference)
 
     # Find the weights.
 
@@ -145,8 +147,15 @@ class ManualUpdates(TrainingCheck):
         elif len(self.reduced) == WARNED_CHANGE:
             self.finish()
             if self.reference and not self.has_averaged():
-                name = "apart" if self.has_equal_start else "separate-models"
-                self.comparison.warn_once(name, self.reference, UPDATES)
+                self.warn_apart(self.reference)
+
+    def warn_apart(self, reference: comparing.State) -> None:
+        apart = "apart" if self.has_model() else "tensors-apart"
+        self.comparison.warn_once(apart if self.has_equal_start else "separate-models", reference, UPDATES)
+
+    def has_model(self) -> bool:
+        """Return whether the weights are parameters or have their shapes."""
+        return self.parameter_shapes != set()
 
     def finish(self) -> None:
         """Stop watching, and release all tensors."""
