@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import HOSTILE_TEXTS
 from tests.local.runs import (
     ORCH,
@@ -130,6 +132,40 @@ def test_script_whose_ranks_train_separately_is_stopped(orch: Orch, tmp_path: Pa
     process = expect_exit(orch("train", write_script(tmp_path, text), *TWO_RANKS), 1)
     assert "trains alone on every rank" in process.stderr
     assert "Traceback" not in process.stderr
+
+
+LOCAL_STEPS = """
+import torch, torch.distributed as dist
+torch.manual_seed({seed})
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(1, 9):
+    loss = (model(torch.rand(2, 4)) - {target}).pow(2).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    if step % 4 == 0:
+        for value in {values}:
+            dist.all_reduce(value)
+            value /= 2
+"""
+RANK, WEIGHTS, LOSSES = "dist.get_rank()", "model.state_dict().values()", "[loss.detach()]"
+
+
+@pytest.mark.parametrize(
+    ("seed", "target", "values", "code", "message"),
+    [
+        ("0", RANK, WEIGHTS, 0, "averaged later, every rank trains alone"),
+        ("0", "1", LOSSES, 1, "the script trains alone on every rank"),
+        (RANK, "1", LOSSES, 1, "the script trains alone on every rank"),
+    ],
+    ids=["averages-weights", "averages-losses", "averages-losses-from-different-starts"],
+)
+def test_script_that_begins_to_communicate_later_must_average_its_weights(
+    orch: Orch, tmp_path: Path, seed: str, target: str, values: str, code: int, message: str
+) -> None:
+    script = write_script(tmp_path, LOCAL_STEPS.format(seed=seed, target=target, values=values))
+    assert message in expect_exit(orch("train", script, *TWO_RANKS), code).stderr
 
 
 TRAIN_IN_A_FORKED_PROCESS = """

@@ -28,13 +28,16 @@ from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank import child_processes, communication, frameworks, manual_updates
 from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separate_models
 from orch_node.rank.hooks import replace_function, watch_steps, wrap
-from orch_node.rank.weight_comparison import WeightComparison
+from orch_node.rank.weight_comparison import WeightComparison, largest_size
+from orch_node.rank.weight_inspection import parameters
 
 # A collective in a source that can average weights, as far as names show: local SGD does not communicate before its
 # first steps.
 AVERAGING = re.compile(
     r"average_parameters|ModelAverager|all_(reduce|gather)\w*\([^)\n]*(param|weight|\.data\b|\bp\b|state_dict|flat|vector)"
 )
+# One that may do so, whatever it is called with.
+EXCHANGE = re.compile(r"\ball_(reduce|gather)|\bdist(ributed)?\.(reduce|gather|broadcast|all_to_all)")
 CPU_BACKENDS = ("ccl", "gloo", "mpi")
 
 
@@ -176,16 +179,19 @@ class CommunicationCheck(TrainingCheck):
     """Stops a script at its first optimizer step if its ranks train alone.
 
     They do if a framework has another rank or world size than the run, or if the ranks have not
-    communicated at all. A script that averages weights (local SGD) may begin to communicate later.
+    communicated at all. A script that averages weights (local SGD) may begin to communicate later. If it is not
+    certain that it does, its weights have to start equal, and it has to exchange tensors as large as they are.
     """
 
     name = "check of the communication"
 
-    def __init__(self, torch: ModuleType, layout: RunLayout, placement: RankEntry) -> None:
-        self.torch, self.layout, self.placement, self.pid = torch, layout, placement, os.getpid()
-        self.initial_operations = communication.operations(torch)
+    def __init__(self, layout: RunLayout, placement: RankEntry, comparison: WeightComparison) -> None:
+        self.layout, self.placement, self.comparison = layout, placement, comparison
+        self.torch, self.pid = comparison.torch, comparison.pid
+        self.initial_operations = communication.operations(self.torch)
+        self.size = 0  # of the largest weight, which the script has to exchange
 
-    def before_step(self, *_: Any) -> None:
+    def before_step(self, optimizer: Any, *_: Any) -> None:
         if self.finished:
             return
         self.finish()  # before a forked child may inherit the check, which holds for it, too
@@ -195,19 +201,27 @@ class CommunicationCheck(TrainingCheck):
         is_counted = not has_script_groups and not communication.uses_rpc(self.torch)
         if is_counted and self.torch.distributed.is_initialized() and not self.has_communicated():
             self.error = RankError(describe("no-communication", hint=frameworks.hint(self.layout, self.placement)))
-            if not any(AVERAGING.search(source) for source in script_sources()):
-                raise self.error
+            sources = list(script_sources())
+            if not any(map(AVERAGING.search, sources)):
+                self.comparison.unequal_start_error = self.error
+                self.size = largest_size(parameters([optimizer]))
+                if not any(map(EXCHANGE.search, sources)):
+                    raise self.error
 
     def has_communicated(self) -> bool:
         return communication.operations(self.torch) != self.initial_operations or has_separate_models()
 
     def check_end(self) -> None:
-        """Check at the end of the script that the ranks have communicated.
+        """Check at the end of the script that the ranks have communicated more than numbers for a log.
 
         Raises:
             RankError: if they have not.
         """
-        if not self.has_communicated():
+        counts, compared = communication.COUNTS, self.comparison
+        # The reductions of a DistributedDataParallel are not measured.
+        has_averaged = compared.averages or compared.has_shared or counts.largest_exchange >= self.size
+        is_unmeasured = counts.point_to_point or counts.remote_calls or has_separate_models()
+        if not (self.has_communicated() and (has_averaged or is_unmeasured)):
             super().check_end()
 
 
@@ -237,16 +251,16 @@ def compare_weights(
     """
     if layout.world_size == 1:
         return []
-    communication_check = CommunicationCheck(torch, layout, placement)
-    if not watch_steps(communication_check.before_step):
-        if placement.rank == 0:
-            print(f"orch: {describe('no-hooks')}", file=sys.stderr)
-        return []
     restarts = int(os.environ.get("ORCH_ATTEMPT", "1")) - 1 + int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     store = torch.distributed.distributed_c10d._get_default_store()
     equal_mark = Path(os.environ["ORCH_RUN_DIR"], files.EQUAL_WEIGHTS)
     hint = functools.partial(frameworks.hint, layout, placement)
     comparison = WeightComparison(torch, placement.rank, store, restarts > 0, equal_mark, hint, losses)
+    communication_check = CommunicationCheck(layout, placement, comparison)
+    if not watch_steps(communication_check.before_step):
+        if placement.rank == 0:
+            print(f"orch: {describe('no-hooks')}", file=sys.stderr)
+        return []
     watch_steps(comparison.before_step, comparison.after_step)
     return [comparison.check_end, manual_updates.begin(torch, comparison).check_end, communication_check.check_end]
 

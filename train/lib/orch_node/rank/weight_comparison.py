@@ -169,6 +169,7 @@ class WeightComparison(TrainingCheck):
     has_warned: bool = False
     suspicion: Suspicion | None = None
     averages: bool = False  # whether the script seems to average weights from time to time
+    unequal_start_error: RankError | None = None  # if the ranks have not communicated before the first step
 
     # Entry points: called by torch before and after each optimizer step, and at the end of the script.
 
@@ -262,6 +263,7 @@ class WeightComparison(TrainingCheck):
             state = State(self.rank, start, start, steps, has_state, self.mark_of(key).exists())
             if record.is_early:
                 self.check_start(record.parts[-1], state, self.exchange(key, "start", state))
+        self.unequal_start_error = None
 
     def divide(self, held: list[Any]) -> tuple[list[Any], list[Any]]:
         """Return the weights of an optimizer that a DistributedDataParallel keeps equal, and those to compare, too.
@@ -338,6 +340,8 @@ class WeightComparison(TrainingCheck):
                 self.mark_of(part.key).touch(0o600)
         elif cause:
             raise RankError(describe("unequal-start", rank=state.rank, reference=reference.rank, cause=cause))
+        elif self.unequal_start_error:
+            raise self.unequal_start_error
 
     def moved_apart(self, state: State, reference: State, held: Sequence[Any], steps: str) -> bool:
         """Return whether weights of this rank and the reference have moved apart.
