@@ -222,15 +222,12 @@ def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: i
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
-        samples, context_offsets = encoded["overflow_to_sample_mapping"], []
-        tokens: list[list[Offset]] = [[] for _ in chunk]
-        for row, index in enumerate(samples):
+        answers = [question.answers[0].text if question.answers else "" for question in chunk]
+        answer_offsets = tokenizer(answers, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        for row, index in enumerate(encoded["overflow_to_sample_mapping"]):
             parts = zip(encoded["offset_mapping"][row], encoded.sequence_ids(row), strict=True)
-            context_offsets.append([tuple(offset) if part == 1 else None for offset, part in parts])
-            tokens[index] += filter(None, context_offsets[row])
-        spans = list(map(answer_span, chunk, tokens))
-        for row, (index, offsets) in enumerate(zip(samples, context_offsets, strict=True)):
-            answer = dict(zip(ANSWER, answer_tokens(offsets, spans[index]), strict=True))
+            offsets = [tuple(offset) if part == 1 else None for offset, part in parts]
+            answer = dict(zip(ANSWER, answer_tokens(offsets, chunk[index], answer_offsets[index]), strict=True))
             inputs = {name: encoded[name][row] for name in INPUTS if name in encoded}
             windows.append(Window(question=first + index, inputs={**inputs, **answer}, offsets=offsets))
     return windows
@@ -250,20 +247,18 @@ def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int
             raise RecipeError(describe("long-question", question=question, **numbers))
 
 
-def answer_span(question: Question, tokens: Sequence[Offset]) -> Offset:
-    """Return the first character of the first answer and one past its last, or (0, 0) without an answer.
+def answer_tokens(offsets: Sequence[Offset | None], question: Question, inside: Sequence[Offset]) -> tuple[int, int]:
+    """Return the first and last token of the first answer, or (0, 0) unless all of it is inside.
 
-    Characters at its ends that are in none of the context's tokens do not count: white space, and what the tokenizer
-    drops.
+    Args:
+        offsets: those of a window.
+        question: the question.
+        inside: the offsets in the answer alone. White space at its ends, and what the tokenizer drops, are in none.
     """
-    first, last = next(((answer.start, answer.start + len(answer.text)) for answer in question.answers), (0, 0))
-    inside = [(max(first, start), min(last, end)) for start, end in tokens if start < last and first < end]
-    return (min(start for start, _ in inside), max(end for _, end in inside)) if inside else (0, 0)
-
-
-def answer_tokens(offsets: Sequence[Offset | None], span: Offset) -> tuple[int, int]:
-    """Return the first and last token of an answer, or (0, 0) unless all of it is inside."""
-    first, last = span
+    inside = [offset for offset in inside if question.answers[0].text[slice(*offset)].strip()]
+    if not inside:
+        return 0, 0
+    first, last = (question.answers[0].start + position for position in (inside[0][0], inside[-1][1]))
     start = max((i for i, o in enumerate(offsets) if o and o[0] <= first < o[1]), default=None)
     end = min((i for i, o in enumerate(offsets) if o and o[0] < last <= o[1]), default=None)
     return (0, 0) if start is None or end is None else (start, end)

@@ -44,7 +44,7 @@ class ManualUpdates(TrainingCheck):
         self.positions: tuple[list[int], list[int]] = ([], [])
         self.starts: list[comparing.Summary] = []  # of the shared and of the other weights
         self.reference: comparing.State | None = None  # of a rank whose weights have moved apart from those of this one
-        self.has_equal_start = False
+        self.warning = "separate-models"  # another one if the weights started equal
         self.size = 0  # of the largest weight
         # For each change, whether the script has summed tensors as large as that before.
         self.reduced: list[bool] = []
@@ -72,10 +72,10 @@ class ManualUpdates(TrainingCheck):
         if reference is None or self.comparison.recorded or self.has_averaged() or has_separate_models():
             return
         # Without a model, these may be samples of independent chains, which the script gathers.
-        may_be_samples = not self.has_model() and communication.COUNTS.largest_exchange >= self.size
-        if self.has_equal_start and not may_be_samples:
+        may_be_samples = self.warning == "tensors-apart" and communication.COUNTS.largest_exchange >= self.size
+        if self.warning != "separate-models" and not may_be_samples:
             self.comparison.end_never_averaged(reference.rank)
-        self.warn_apart(reference)
+        self.comparison.warn_once(self.warning, reference, UPDATES)
 
     # Find the weights.
 
@@ -147,15 +147,7 @@ class ManualUpdates(TrainingCheck):
         elif len(self.reduced) == WARNED_CHANGE:
             self.finish()
             if self.reference and not self.has_averaged():
-                self.warn_apart(self.reference)
-
-    def warn_apart(self, reference: comparing.State) -> None:
-        apart = "apart" if self.has_model() else "tensors-apart"
-        self.comparison.warn_once(apart if self.has_equal_start else "separate-models", reference, UPDATES)
-
-    def has_model(self) -> bool:
-        """Return whether the weights are parameters or have their shapes."""
-        return self.parameter_shapes != set()
+                self.comparison.warn_once(self.warning, self.reference, UPDATES)
 
     def finish(self) -> None:
         """Stop watching, and release all tensors."""
@@ -169,7 +161,9 @@ class ManualUpdates(TrainingCheck):
             state = comparing.State(comparison.rank, self.starts[number], comparing.summarize(self.torch, part))
             reference = comparison.exchange(KEY, f"updated/{number}", state)
             if comparison.moved_apart(state, reference, part, UPDATES) and not comparing.computes_together(self.torch):
-                self.reference, self.has_equal_start = reference, state.starts_like(reference)
+                self.reference = reference
+                if state.starts_like(reference):  # no parameter has the shape of these weights
+                    self.warning = "tensors-apart" if self.parameter_shapes == set() else "apart"
 
     def has_averaged(self) -> bool:
         """Return whether the script may have averaged weights: it has not only summed gradients after each update."""

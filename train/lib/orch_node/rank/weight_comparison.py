@@ -34,7 +34,7 @@ from orch_node.rank.checks import RankError, TrainingCheck, describe, has_separa
 
 UNKNOWN_STEPS = -2  # a rank may hold no part of sharded weights, and so no state
 COMPARED_STEP = 3  # after so many steps of an optimizer its weights are compared for the first time
-MAX_OPTIMIZERS = 8  # of which each is compared; of later ones with the same shapes the 9th, the 17th, the 33rd, ...
+MAX_OPTIMIZERS = 8  # of which each is compared; of later ones with the same shapes those whose number has doubled
 BUCKETS = 16  # sums of sampled elements in a summary
 SAMPLED_ELEMENTS = 1 << 15  # in a summary, of all weights; at least one of each
 MAX_WATCHED_WEIGHTS = 3  # whose changes outside of optimizers are noticed; averaging changes all weights
@@ -118,19 +118,10 @@ class OptimizerRecord:
     """An optimizer and how many steps it has made."""
 
     index: int  # in the order of the first steps
-    number: int  # in the order of those with weights of the same shapes
+    number: int  # 0 for the first MAX_OPTIMIZERS; of later ones, how many with the same shapes came before
     steps: int = 0
     compared_step: int = COMPARED_STEP  # after which its weights are compared next
     parts: list[WeightRecord] = field(default_factory=list)  # none if its weights cannot be compared
-
-    @property
-    def is_early(self) -> bool:
-        return self.index < MAX_OPTIMIZERS
-
-    @property
-    def is_compared(self) -> bool:
-        """Return whether the weights are compared; ranks may have made different numbers of other optimizers."""
-        return self.is_early or (self.number >= MAX_OPTIMIZERS and self.number & (self.number - 1) == 0)
 
 
 @dataclass(eq=False)
@@ -183,7 +174,7 @@ class WeightComparison(TrainingCheck):
         suspicion, largest = self.suspicion, communication.COUNTS.largest_exchange
         if suspicion and (suspicion.has_changed(self.torch) or (is_new and largest >= suspicion.size)):
             self.end_suspicion()
-        if is_new and record.is_compared:
+        if is_new and record.number & (record.number - 1) == 0:  # 0 or a power of two
             self.begin_record(record, optimizer)
         if self.suspicion or record.steps + 1 == record.compared_step:
             self.operations_before_step = communication.operations(self.torch)
@@ -227,7 +218,8 @@ class WeightComparison(TrainingCheck):
         """Return the record of an optimizer, a new one if it is unknown."""
         if optimizer not in self.records:
             shapes = weights.shape_checksum(weights.parameters([optimizer]))
-            self.records[optimizer] = OptimizerRecord(self.recorded, self.numbers[shapes])
+            number = self.numbers[shapes] if self.recorded >= MAX_OPTIMIZERS else 0
+            self.records[optimizer] = OptimizerRecord(self.recorded, number)
             self.recorded += 1
             self.numbers[shapes] += 1
         return self.records[optimizer]
@@ -257,11 +249,11 @@ class WeightComparison(TrainingCheck):
                 continue  # one exchange shows which ranks have resumed, even if no weights can be compared
             start = summarize(self.torch, part)
             self.kinds[kind, start.shapes] += 1  # some ranks may have further optimizers of other weights
-            number = self.kinds[kind, start.shapes] if record.is_early else f"later-{record.number}"
+            number = f"later-{record.number}" if record.number else self.kinds[kind, start.shapes]
             key = f"{start.shapes}-{number}-{kind}"
             record.parts.append(WeightRecord(key, kind == "shared", list(map(weakref.ref, part)), start, is_sharded))
             state = State(self.rank, start, start, steps, has_state, self.mark_of(key).exists())
-            if record.is_early:
+            if not record.number:
                 self.check_start(record.parts[-1], state, self.exchange(key, "start", state))
         self.unequal_start_error = None
 
@@ -289,8 +281,8 @@ class WeightComparison(TrainingCheck):
             return
         steps, state = f"{record.steps} optimizer steps", State(self.rank, part.start, now, losses=losses)
         reference = self.exchange(part.key, f"updated/{record.steps}", state)
-        # Ranks may number later optimizers differently.
-        if (record.is_early or state.starts_like(reference)) and self.moved_apart(state, reference, held, steps):
+        # Ranks may have made different numbers of later optimizers.
+        if (not record.number or state.starts_like(reference)) and self.moved_apart(state, reference, held, steps):
             self.check_apart(record, part, state, reference, steps)
         if part.is_shared and (record.index, record.steps) == (0, COMPARED_STEP):
             self.check_data(state, reference, f"{record.steps} steps")
