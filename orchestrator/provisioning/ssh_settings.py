@@ -18,7 +18,7 @@ from typing import Any
 from orchestrator.errors import ExecuteError
 from orchestrator.files import render_template, tomllib
 from orchestrator.load.records import NodeConnection, SshSettings
-from orchestrator.model.hosts import is_address, is_host, known_host_name
+from orchestrator.model.hosts import grouped, is_address, is_host, known_host_name
 from orchestrator.provisioning.preflight import is_loopback
 from orchestrator.provisioning.probe import Probe
 
@@ -96,11 +96,7 @@ def query_ssh(arguments: Sequence[str]) -> Settings:
         stderr = getattr(error, "stderr", None)  # bytes after a timeout
         reason = stderr.strip() if isinstance(stderr, str) else ""
         raise ExecuteError(f"{shlex.join(command)}: {reason or error}", hint=hint) from None
-    settings: Settings = {}
-    for line in done.stdout.splitlines():
-        key, _, value = line.partition(" ")
-        settings.setdefault(key, []).append(value)
-    return settings
+    return grouped(line.partition(" ")[::2] for line in done.stdout.splitlines())
 
 
 def existing_file(path: str, host: str, settings: Mapping[str, str]) -> str:
