@@ -15,6 +15,7 @@ from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, OrchError
+from orchestrator.model.hosts import grouped
 from orchestrator.runs import store
 from orchestrator.runs.rows import RunRow, row_of
 from orchestrator.runs.state_files import PLAN
@@ -122,13 +123,11 @@ def state_in(cluster: KubernetesClient, record: RunRecord) -> str:
 
 def logged_pods(cluster: KubernetesClient) -> dict[str, list[PodState]]:
     """Return the states of the pods that have a log, by the id of their run; empty if pods may not be listed."""
-    pods: dict[str, list[PodState]] = {}
     with suppress(OrchError):
-        for item in cluster.objects("Pod", f"{names.selector()},!{names.PART}"):
-            state = pod_state(item)
-            if state.started:
-                pods.setdefault(item["metadata"]["labels"][names.RUN], []).append(state)
-    return pods
+        pods = cluster.objects("Pod", f"{names.selector()},!{names.PART}")
+        states = ((str(pod["metadata"]["labels"][names.RUN]), pod_state(pod)) for pod in pods)
+        return grouped((run_id, state) for run_id, state in states if state.started)
+    return {}
 
 
 def report_in(cluster: KubernetesClient, pods: Sequence[PodState], record: RunRecord) -> RunReport:
