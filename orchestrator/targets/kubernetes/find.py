@@ -50,8 +50,7 @@ def query_runs(cluster: KubernetesClient) -> tuple[list[RunRecord], dict[str, Or
     Returns:
         The records, oldest first, and why a run cannot be used, by its id or the name of its ConfigMap.
     """
-    location = {"context": cluster.context, "namespace": cluster.namespace}
-    settings = default_settings().model_copy(update=location)
+    settings = default_settings().model_copy(update={"context": cluster.context, "namespace": cluster.namespace})
     records: list[RunRecord] = []
     problems: dict[str, OrchError] = {}
     for config_map in cluster.objects("ConfigMap", f"{names.selector()},!{names.PART}"):
