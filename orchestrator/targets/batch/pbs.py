@@ -16,6 +16,7 @@ from orch_node.batch.pbs import SYSTEM as ON_NODES
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.load.files import read_table
+from orchestrator.model.hosts import grouped
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.runs.state_files import Accounting
@@ -273,11 +274,10 @@ class Pbs(BatchSystem):
         requested = amount_of("ncpus", options.get("select", ""))
         if requested is None:
             return system.ONE_RANK
-        vnodes: dict[str, list[int]] = {}
-        for resources in parse_nodes(programs.run("pbsnodes", "-a", "-F", "json").out):
-            cpus = resources.get("ncpus")
-            if isinstance(cpus, int) and cpus > 0:  # 0 in the vnode of the host itself
-                vnodes.setdefault(str(resources.get("host")), []).append(cpus)
+        nodes = parse_nodes(programs.run("pbsnodes", "-a", "-F", "json").out)
+        sizes = ((str(resources.get("host")), resources.get("ncpus")) for resources in nodes)
+        # The vnode of the host itself has 0 CPUs.
+        vnodes = grouped((host, cpus) for host, cpus in sizes if isinstance(cpus, int) and cpus > 0)
         kinds = Counter(min(cpus) for cpus in vnodes.values() if len(cpus) > 1)
         if not kinds:
             return system.ONE_RANK
