@@ -11,8 +11,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from orch_node.batch.pbs import NO_OUTPUT, time_seconds
-from orch_node.batch.pbs import SYSTEM as ON_NODES
+from orch_node.batch.pbs import NO_OUTPUT, SYSTEM, time_seconds
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.load.files import read_table
@@ -170,7 +169,7 @@ def placement(value: str) -> str:
 class Pbs(BatchSystem):
     """PBS: its programs, the options of qsub, and what to say about them."""
 
-    on_nodes = ON_NODES
+    on_nodes = SYSTEM
 
     submitter = "qsub"
     job_id = JOB_ID
@@ -306,8 +305,7 @@ class Pbs(BatchSystem):
                 prefix = PREFIXES.get(name) or f"-l {name.replace('-', '_')}="
                 yield f"{prefix}{shlex.quote(value)}"
         if request.tasks:
-            limit = f"%{request.max_active}" if request.max_active else ""
-            yield f"-J 0-{request.tasks - 1}{limit}"
+            yield f"-J 0-{request.tasks - 1}" + (f"%{request.max_active}" if request.max_active else "")
 
     def long_options(self, name: str, value: str) -> Iterator[tuple[str, str]]:
         """Yield an option under its long names, such as walltime and mem for `l`, with their values.
