@@ -87,12 +87,9 @@ def parse_last(text: str) -> Traceback | None:
 
 def stack_of_signal(text: str) -> Traceback | None:
     """Return the stack that faulthandler has written on a fatal signal, or None."""
-    *_, stack = CURRENT_THREAD.split(text)
-    if not CURRENT_THREAD.search(text):
-        return None
+    _, *stacks = CURRENT_THREAD.split(text)
     frames: list[Frame] = []
-    for line in stack.splitlines()[1:]:
-        frame = parse_frame(line)
+    for frame in map(parse_frame, stacks[-1].splitlines()[1:] if stacks else ()):
         if frame is None:
             break
         frames.append(frame)
