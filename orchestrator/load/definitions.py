@@ -255,10 +255,9 @@ def stack(name: str, backend: str | None = None) -> Stack:
         RequestError: if there is no such stack.
         PlanError: if the stack does not have the backend.
     """
-    paths = {path.stem: path for path in sorted(STACKS.glob("*.toml"))}
-    if name not in paths:
-        raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, paths, listing=LISTING))
-    loaded = TypeAdapter(Stack).validate_python({**read_table(paths[name]), "name": name})
+    if name not in (names := stack_names()):
+        raise RequestError(f"There is no stack '{name}'.", hint=did_you_mean(name, names, listing=LISTING))
+    loaded = TypeAdapter(Stack).validate_python({**read_table(STACKS / f"{name}.toml"), "name": name})
     bindings = {BINDINGS: loaded.bindings.version} if loaded.bindings and "ccl" in loaded.backends else {}
     plugins = tuple(replace(plugin, source=f"stack '{name}'") for plugin in loaded.plugins)
     loaded = replace(loaded, requirements={**loaded.requirements, **bindings}, plugins=plugins)
