@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orch_node.protocol import values
-from orch_node.protocol.values import ProtocolError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchestrator.errors import OrchError, RequestError, first_problem
@@ -147,10 +146,7 @@ OWN_STACK = "current"  # what `orch setup` installs
 
 def read_measurement(path: Path) -> Measurement | None:
     """Return what was measured; None if nothing was, or another version has written the file."""
-    try:
-        return values.parse(Measurement, path.read_bytes(), str(path))
-    except (OSError, ProtocolError):
-        return None
+    return values.load(lambda content: values.parse(Measurement, content, str(path)), path)
 
 
 def write_measurement(path: Path, measurement: Measurement) -> None:
