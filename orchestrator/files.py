@@ -284,9 +284,6 @@ class State:
         """Return the file with the recorded facts of a host."""
         return self.folder / NODES / f"{host}.json"
 
-    def records(self) -> list[Path]:
-        return sorted((self.folder / NODES).glob("*.json"))
-
     def ssh_config_is_current(self) -> bool:
         """Return whether the ssh configuration is newer than every record."""
         try:

@@ -12,7 +12,7 @@ from orch_node.protocol import values
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from orchestrator.errors import OrchError, RequestError, first_problem
-from orchestrator.files import State, write_private
+from orchestrator.files import NODES, State, write_private
 from orchestrator.load.inventory import is_template
 from orchestrator.load.ssh_options import host_block
 from orchestrator.model.cluster import Node
@@ -181,7 +181,7 @@ def load_records(
         stack: the stack whose Python runs the ranks.
     """
     rewrite = bool(selected) and not state.ssh_config_is_current()
-    paths = {path.stem: path for path in state.records()} if rewrite else {}
+    paths = {path.stem: path for path in (state.folder / NODES).glob("*.json")} if rewrite else {}
     paths |= {name: state.record(name) for name in selected}
     records = Records()
     for name in sorted(paths):
@@ -190,10 +190,11 @@ def load_records(
             if record and name in selected and record.root is not None:
                 records.nodes[name] = make_node(state, name, selected[name], record, stack)
             if record and rewrite and record.connection:
-                records.ssh_blocks[name] = ssh_blocks(state, name, record.connection)
-        except DamagedRecord as error:
-            unused = f"{error.message} (not a host of the inventory: delete the file)"
-            records.damaged[name] = error.describe() if name in all_hosts else unused
+                records.ssh_blocks[name] = connection_blocks(name, record.connection)
+        except (RequestError, ValueError) as error:
+            damage = error if isinstance(error, DamagedRecord) else DamagedRecord(paths[name], str(error))
+            unused = f"{damage.message} (not a host of the inventory: delete the file)"
+            records.damaged[name] = damage.describe() if name in all_hosts else unused
             records.nodes.pop(name, None)
     return records
 
@@ -227,18 +228,6 @@ def address_of(state: State, name: str, variables: Mapping[str, Any], record: No
     if record.address is None:
         raise DamagedRecord(state.record(name), "it has no address.")
     return record.address
-
-
-def ssh_blocks(state: State, name: str, connection: NodeConnection) -> str:
-    """Return the blocks of the ssh configuration for a host and its jump hosts.
-
-    Raises:
-        DamagedRecord: if orch's connections cannot use a recorded setting, or it is unsafe.
-    """
-    try:
-        return connection_blocks(name, connection)
-    except (RequestError, ValueError) as error:
-        raise DamagedRecord(state.record(name), str(error)) from None
 
 
 def connection_blocks(name: str, connection: NodeConnection) -> str:
