@@ -105,13 +105,12 @@ def check_unique(names: Iterable[str]) -> None:
 
 def render(name: str, path: str, hosts: Sequence[Host]) -> str:
     """Return the inventory as YAML with comments; variables that all hosts share appear once."""
-    shared = dict(set.intersection(*(set(variables.items()) for _, variables in hosts)))
+    shared = dict(sorted(set.intersection(*(set(variables.items()) for _, variables in hosts))))
     shared.pop("ansible_host", None)
     nodes = {
         yaml_text(host): {key: value for key, value in variables.items() if key not in shared}
         for host, variables in hosts
     }
-    shared = dict(sorted(shared.items()))
     return render_template("inventory.yml.j2", name=name, path=path, hosts=nodes, shared=shared)
 
 
