@@ -102,10 +102,9 @@ def environments_of(inventory: str, notify: Callable[[str], None]) -> list[Envir
     cluster = load.cluster(inventory)
     for problem in cluster.damaged.values():
         notify(f"warning: {problem}")
-    nodes = [(node.name, node.facts) for node in cluster.nodes]
     return [
         Environment(name=name, python=facts.python, packages=facts.packages, for_gpus=bool(facts.gpus))
-        for name, facts in nodes
+        for name, facts in ((node.name, node.facts) for node in cluster.nodes)
     ]
 
 
