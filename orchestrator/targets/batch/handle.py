@@ -124,10 +124,9 @@ class BatchHandle(RunHandle):
             self.query_count += 1
             before = self.last_state.phase
             try:
-                query = self.scheduler.state
-                self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
+                self.last_state = self.run_folder.attempt(lambda: self.scheduler.state(self.job), self.last_state)
                 if self.last_state.ended and self.adopt_next_job():
-                    self.last_state = self.run_folder.attempt(lambda: query(self.job), self.last_state)
+                    self.last_state = self.run_folder.attempt(lambda: self.scheduler.state(self.job), self.last_state)
                 if before != self.last_state.phase == Phase.SUSPENDED:
                     self.notify(self.last_state.describe())
                 if self.unreachable:
