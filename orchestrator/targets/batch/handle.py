@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -335,12 +335,10 @@ class BatchHandle(RunHandle):
 
     def saved_outcome(self) -> Outcome | None:
         """Return the outcome that the job saved when it was requeued, if it has not started since."""
-        if supervisor_of(self.folder) is not None:
-            return None
-        try:
-            return outcome.parse(self.run_folder.end_of(files.SAVED_OUTCOME, MAX_STATE_BYTES))
-        except (OSError, values.ProtocolError):
-            return None
+        if supervisor_of(self.folder) is None:
+            with suppress(OSError, values.ProtocolError):
+                return outcome.parse(self.run_folder.end_of(files.SAVED_OUTCOME, MAX_STATE_BYTES))
+        return None
 
     # Other commands.
 
