@@ -23,7 +23,7 @@ from orch_node.protocol.events import Event, Finished, Heartbeat, UnreadableEven
 from orchestrator.files import write_whole
 from orchestrator.runs import store
 from orchestrator.runs.confined_folder import ConfinedFolder
-from orchestrator.runs.state_files import read_json, write_json
+from orchestrator.runs.state_files import write_json
 from orchestrator.targets.kubernetes.objects import STOPPED
 from orchestrator.targets.kubernetes.status import JobState, PodState, nodes_of, outcome, seconds
 
@@ -151,9 +151,8 @@ class RunCopy:
         except OSError:  # a file system without locks
             pass
         self.lock = lock
-        state = CopyState()
-        with suppress(values.ProtocolError):  # damaged: the run is copied from its beginning
-            state = values.read(CopyState, read_json(self.folder / POSITIONS), POSITIONS)
+        state = values.load(lambda content: values.parse(CopyState, content, POSITIONS), self.folder / POSITIONS)
+        state = state or CopyState()  # without positions, the run is copied from its beginning
         self.positions.update(state.pods)
         self.sizes, self.expected = dict(state.sizes), {}
         return True
