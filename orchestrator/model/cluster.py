@@ -129,10 +129,6 @@ class Cluster:
             raise PlanError(f"{fold(missing)}: not provisioned yet.", hint=hint)
         return tuple(nodes_by_name[name] for name in names)
 
-    def is_recorded(self, name: str) -> bool:
-        """Return whether `orch provision` has recorded a host, even if the record is damaged."""
-        return name in self.damaged or any(node.name == name for node in self.nodes)
-
     def spare_nodes(self) -> tuple[Node, ...]:
         """Return the spare nodes.
 
