@@ -19,10 +19,11 @@ from typing import Any, NoReturn
 
 import pytest
 from hypothesis import HealthCheck, settings
+from orch_node.protocol.cores import Core
 from orch_node.standalone.facts import CPU_ISA
 
 from orchestrator.load.clusters import local_facts
-from orchestrator.model.cluster import Cluster, Core, Node, Selection, lay_out, links
+from orchestrator.model.cluster import Cluster, Node, Selection, lay_out, links
 from orchestrator.model.facts import Facts
 from orchestrator.planning.launchers import LaunchSpec
 from orchestrator.stacks.stack import Stack

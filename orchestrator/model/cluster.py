@@ -6,13 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orch_node.protocol import fabrics
-from orch_node.protocol.cores import Core as Core
-from orch_node.protocol.cores import by_numa as by_numa
 from orch_node.protocol.cores import default_ranks, split, split_near
-from orch_node.protocol.environment import interface_variables as interface_variables
+from orch_node.protocol.environment import interface_variables
 from orch_node.protocol.fabrics import Device
-from orch_node.protocol.record import RankPlacement as RankPlacement
-from orch_node.protocol.record import RunNode
+from orch_node.protocol.record import RankPlacement, RunNode
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Finding

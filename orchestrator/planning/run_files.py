@@ -10,11 +10,11 @@ from pathlib import PurePosixPath
 
 from orch_node.protocol import files
 from orch_node.protocol import layout as run_layouts
-from orch_node.protocol.environment import local_rank_variables
+from orch_node.protocol.environment import interface_variables, local_rank_variables
 from orch_node.protocol.layout import NodeEntry, RankEntry, RunLayout
-from orch_node.protocol.record import RunNode
+from orch_node.protocol.record import RankPlacement, RunNode
 
-from orchestrator.model.cluster import LOOPBACK, Layout, Link, Node, RankPlacement, interface_variables
+from orchestrator.model.cluster import LOOPBACK, Layout, Link, Node
 from orchestrator.model.process_group import Backend
 from orchestrator.model.project import Project
 from orchestrator.model.recipe import Recipe, Value
