@@ -13,7 +13,6 @@ from orchestrator.model.decision import Decision
 from orchestrator.planning.request import RunPaths
 from orchestrator.stacks.stack import IMAGE_NAME
 
-FILE = "container.json"  # in the run folder; orch_node reads it
 STARTS = ("rank", "node")
 UNLIMITED, INHERIT = "unlimited", "inherit"
 MOUNT = re.compile(r"/.*:/", re.DOTALL)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from orch_node.protocol.cores import default_ranks
 from orch_node.protocol.environment import ALWAYS, preload_variables
-from orch_node.protocol.files import BINDINGS, LAYOUT, RECORD
+from orch_node.protocol.files import BINDINGS, CONTAINER, LAYOUT, RECORD
 from orch_node.protocol.record import RunNode, RunRecord, render
 
 from orchestrator.errors import PlanError
@@ -17,7 +17,6 @@ from orchestrator.model.hosts import fold, grouped
 from orchestrator.model.printable import Command
 from orchestrator.model.project import Imports
 from orchestrator.planning import accelerate_options, fabrics, resolve, run_files, training
-from orchestrator.planning.containers import FILE as CONTAINER_FILE
 from orchestrator.planning.containers import Docker, shared_folders
 from orchestrator.planning.launchers import DEFAULT, LAUNCHERS, Launch, LaunchSpec, check_launcher_name, choose_mpi
 from orchestrator.planning.measured import valid_for
@@ -268,4 +267,4 @@ def container_files(docker: Docker, resolved: Resolved, files: run_files.Files) 
     }
     folders = shared_folders(run_paths, files.paths.get(resolved.recipe.script, ""), files.paths.values())
     preload = resolved.stack.value.preload
-    return {CONTAINER_FILE: docker.file(folders, run_paths.run_dir, preload=preload, processes=processes)}
+    return {CONTAINER: docker.file(folders, run_paths.run_dir, preload=preload, processes=processes)}
