@@ -16,7 +16,7 @@ from orchestrator.stacks.stack import IMAGE_NAME
 STARTS = ("rank", "node")
 UNLIMITED, INHERIT = "unlimited", "inherit"
 MOUNT = re.compile(r"/.*:/", re.DOTALL)
-OPTION = re.compile(r"-\w|--[a-z][a-z-]*")
+ENGINE_OPTION = re.compile(r"-\w|--[a-z][a-z-]*")
 # Options that orch sets itself, because it reaches, finds and ends ranks through them.
 RESERVED_OPTIONS = (
     *("--detach", "-d", "--interactive", "-i", "--tty", "-t", "--label", "-l", "--user", "-u", "--workdir", "-w"),
@@ -60,7 +60,7 @@ class Docker:
             (self.start in STARTS, "docker-start", self.start),
             (self.env_file[:1] in ("", "/"), "docker-env-file", self.env_file),
             *((MOUNT.match(mount), "docker-mount", mount) for mount in self.mounts),
-            *((OPTION.fullmatch(names[word]), "docker-argument", word) for word in names),
+            *((ENGINE_OPTION.fullmatch(names[word]), "docker-argument", word) for word in names),
             *((name not in RESERVED_OPTIONS, "docker-reserved", name) for name in names.values()),
         ):
             if not is_valid:

@@ -15,7 +15,7 @@ from pydantic import Field
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.load.files import StrictModel
 from orchestrator.model.decision import Decision
-from orchestrator.planning.containers import bind, outermost_folders
+from orchestrator.planning.containers import ENGINE_OPTION, bind, outermost_folders
 from orchestrator.targets.batch.system import HELD, NEW, RESERVED_OPTIONS, Allocation, BatchSystem
 
 RESERVED_APPTAINER_OPTIONS = (
@@ -23,7 +23,6 @@ RESERVED_APPTAINER_OPTIONS = (
     *("--pid", "-p", "--ipc", "-i", "--net", "-n", "--fakeroot", "-f", "--env-file"),
 )
 WordList = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
-APPTAINER_OPTION = re.compile(r"-\w|--[a-z][a-z-]*")
 
 
 class Image(StrictModel):
@@ -52,7 +51,7 @@ class Image(StrictModel):
                 raise PlanError.about("image-path", path=path)
         for argument in self.arguments:
             name = argument.partition("=")[0]
-            is_option = APPTAINER_OPTION.fullmatch(name) and argument.isprintable()
+            is_option = ENGINE_OPTION.fullmatch(name) and argument.isprintable()
             if not is_option or name in RESERVED_APPTAINER_OPTIONS:
                 problem = "orch sets this option itself" if is_option else "not an option"
                 raise PlanError.about("apptainer-option", option=argument, problem=problem)
