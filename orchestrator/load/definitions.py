@@ -16,7 +16,7 @@ from pydantic import Field, StringConstraints, TypeAdapter, ValidationError, fie
 
 from orchestrator.errors import PlanError, RequestError, did_you_mean
 from orchestrator.files import RECIPES, STACKS, entry_points
-from orchestrator.load.files import StrictModel, check_script_file, read_table, read_toml
+from orchestrator.load.files import StrictModel, Texts, check_script_file, read_table, read_toml
 from orchestrator.model.process_group import Backend
 from orchestrator.model.recipe import Recipe, Setting, Value
 from orchestrator.stacks.stack import BINDINGS, Stack
@@ -24,7 +24,6 @@ from orchestrator.stacks.stack import BINDINGS, Stack
 RECIPE_SCHEMA = Path(__file__).parents[1] / "schemas" / "recipe.schema.json"
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Texts = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
 
 
 class SettingFile(StrictModel):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from orch_node import permissions
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from orchestrator.errors import RequestError, describe_invalid, did_you_mean, first_problem
 from orchestrator.files import tomllib
@@ -28,6 +28,7 @@ class StrictModel(BaseModel):
 
 
 Model = TypeVar("Model", bound=StrictModel)
+Texts = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
 
 
 def read_current_folder_toml(name: Path, model: type[Model], option: str) -> Model | None:

@@ -6,14 +6,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Annotated
 
 from orch_node.protocol import container, values
 from orch_node.protocol.record import RunRecord
-from pydantic import Field
 
 from orchestrator.errors import ExecuteError, PlanError
-from orchestrator.load.files import StrictModel
+from orchestrator.load.files import StrictModel, Texts
 from orchestrator.model.decision import Decision
 from orchestrator.planning.containers import ENGINE_OPTION, bind, outermost_folders
 from orchestrator.targets.batch.system import HELD, NEW, RESERVED_OPTIONS, Allocation, BatchSystem
@@ -22,7 +20,6 @@ RESERVED_APPTAINER_OPTIONS = (
     *("--cleanenv", "-e", "--contain", "-c", "--containall", "-C", "--home", "-H", "--no-home", "--pwd", "--cwd"),
     *("--pid", "-p", "--ipc", "-i", "--net", "-n", "--fakeroot", "-f", "--env-file"),
 )
-WordList = Annotated[tuple[str, ...], Field(strict=False)]  # a list in TOML
 
 
 class Image(StrictModel):
@@ -38,9 +35,9 @@ class Image(StrictModel):
 
     image: str = ""
     python: str = "python3"
-    mounts: WordList = ()
+    mounts: Texts = ()
     env_file: str = ""
-    arguments: WordList = ()
+    arguments: Texts = ()
 
     def check(self) -> None:
         """Raise PlanError if the image cannot be used on all nodes."""
