@@ -19,7 +19,7 @@ from pydantic_core import to_jsonable_python
 from typer.core import TyperCommand, TyperGroup
 
 from orchestrator.cli.options import RUNS_DIR, print_error, source_name
-from orchestrator.errors import OrchError, RequestError
+from orchestrator.errors import RequestError
 from orchestrator.load.inputs import tool_options
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import masked
@@ -166,9 +166,8 @@ class Command(TyperCommand):
         """Run the command; errors name the options that a pyproject.toml sets."""
         try:
             return super().invoke(ctx)
-        except OrchError as error:
-            if isinstance(error, RequestError):
-                error.hint = " ".join(filter(None, [error.hint, describe_table(ctx)]))
+        except RequestError as error:
+            error.hint = " ".join(filter(None, [error.hint, describe_table(ctx)]))
             raise
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
