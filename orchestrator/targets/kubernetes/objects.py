@@ -194,12 +194,11 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, store.Positions | None]:
     # The current context of the kubeconfig may be another one when the next command runs.
     location = {**plan.run.location, "namespace": cluster.namespace, "context": cluster.context}
     record = replace(plan.run, location=location)
-    plan = replace(plan, run=record)
     earlier_plan = store.plan_bytes(folder)
     earlier = store.positions(folder) if earlier_plan else None
     if earlier:
         delete_attempt(cluster, store.load(folder).record)
-    store.create(plan, folder)
+    store.create(replace(plan, run=record), folder)
     remove_expired(cluster)
     try:
         create(cluster, step.objects)
