@@ -192,8 +192,7 @@ def build_bindings(notify: Notify) -> None:
     notify("building the ccl bindings (a few minutes)")
     for old in folder.glob(bindings_wheel.WHEELS):
         old.unlink()
-    into = ("--no-build-isolation", "--wheel-dir", str(folder))
-    pip("wheel", "--no-deps", *into, str(SHARE / "bindings"))
+    pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(SHARE / "bindings"))
     pip("install", "--no-deps", "--force-reinstall", *map(str, folder.glob(bindings_wheel.WHEELS)))
     bindings_wheel.record_build(folder, torch)
 
