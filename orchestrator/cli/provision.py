@@ -160,8 +160,7 @@ def setup(
     Installs PyTorch for CPU, the ccl backend, MPI and the packages of the recipes, then checks
     them. Packages that are already installed are kept.
     """
-    notify = make_listener().note
-    set_up(load.stack(stack), wheels, load.shared_requirements(requirements), notify)
+    set_up(load.stack(stack), wheels, load.shared_requirements(requirements), make_listener().note)
 
 
 def init(
