@@ -141,8 +141,7 @@ def list_files(filesystem: Any, path: str, *, is_folder: bool) -> dict[str, Mapp
 
 def check_name(name: str, source: str) -> None:
     """Raise RequestError if a name from a server is not that of a file below a folder."""
-    parts = name.split("/")
-    if not name.isprintable() or any(part in ("", ".", "..") for part in parts):
+    if not name.isprintable() or any(part in ("", ".", "..") for part in name.split("/")):
         raise RequestError.about("name-in-download", source=without_secrets(source), name=one_line(name))
 
 
