@@ -42,7 +42,6 @@ CONNECT_SECONDS = 10
 SILENCE_SECONDS = 15.0  # without any sign of the node, before its connection counts as lost
 RUN_SECONDS = 30.0  # time limit for mkdir, kill and the start of a program, on a slow node
 KEEPALIVE_SECONDS = 5
-CHUNK = 1 << 20
 TRANSFER_SECONDS = 120.0  # time limit for each read or write, for slow disks
 # One command compares the arguments and sends the signal, so that the pid cannot be reused in between.
 TERMINATE = r"""arguments=$(tr '\0' '\n' < "/proc/$1/cmdline"; echo .)
@@ -361,7 +360,7 @@ def send_file(channel: paramiko.Channel, source: Path) -> None:
     """Send a local file to a program, and close the program's input."""
     channel.settimeout(TRANSFER_SECONDS)
     with source.open("rb") as file:
-        while block := file.read(CHUNK):
+        while block := file.read(program_output.CHUNK):
             channel.sendall(block)
     channel.shutdown_write()
 
