@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from tempfile import NamedTemporaryFile, gettempdir
-from typing import Any, TypeVar
+from typing import Any
 
 from orch_node.content_store import ABSENT, all_files
 from orch_node.protocol import files, values
@@ -21,7 +21,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import pack_files, source_files, write_private
 from orchestrator.model.printable import CommandResult, one_line
 from orchestrator.planning import plan
-from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.connection import Result, Ssh
 from orchestrator.targets.connections.local import Local
 
 MAX_PARALLEL_NODES = 64
@@ -41,7 +41,6 @@ COPY_HINT = (
 
 
 Connection = Local | Ssh
-Result = TypeVar("Result")
 
 
 def execute(steps: Iterable[plan.Step], connections: Mapping[str, Connection]) -> None:

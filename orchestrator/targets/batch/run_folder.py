@@ -6,7 +6,6 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TypeVar
 
 from orch_node.protocol import batch, files
 from orch_node.protocol.record import RunRecord, render
@@ -15,12 +14,11 @@ from orch_node.tail import last_text
 from orchestrator.files import write_whole
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS, LocalRun
 from orchestrator.runs.state_files import PLAN, read_json, write_json
-from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.connection import Result, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
 from orchestrator.targets.interface import Notify
 
-Result = TypeVar("Result")
 REFRESH_SECONDS = 0.5  # Copying less often saves a login node, which many users share, from load.
 STATE_FILES = (files.SUPERVISOR, files.OUTCOME, files.LAYOUT)
 

@@ -7,7 +7,6 @@ from base64 import b64decode
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
 
 from orch_node.machine import Machine, was_rebooted
 from orch_node.protocol import files, outcome, values
@@ -19,9 +18,8 @@ from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
 from orchestrator.runs.store import SUPERVISOR_ENDED, Notify, cli_arguments
-from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.connections.connection import Result, Ssh
 
-Result = TypeVar("Result")
 RETRY_SECONDS = 2.0
 GIVE_UP_SECONDS = 300.0
 PROBE_SECONDS = 2.0

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TypeVar
 
 from orch_node.protocol.node_reports import NodeUsage
 from orch_node.protocol.record import RunNode, RunRecord
@@ -23,11 +22,10 @@ from orchestrator.planning.launchers import choose_mpi
 from orchestrator.planning.run_files import claims_folder
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
-from orchestrator.targets.connections.program_output import read_response
+from orchestrator.targets.connections.program_output import Value, read_response
 from orchestrator.targets.execute import on_each
 from orchestrator.targets.interface import LiveNode
 
-Value = TypeVar("Value")
 USAGE_SECONDS = 10.0  # time limit of a node's response
 QUERY_CONNECT_SECONDS = 5
 
