@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
 
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, Specifier, SpecifierSet
 from packaging.version import InvalidVersion, Version
 from pydantic import ConfigDict
 
@@ -180,15 +180,10 @@ def same_version(installed: str | None, required: str) -> bool:
 
     The local part (+cpu) counts only if `required` has one.
     """
-    if installed is None:
-        return False
     try:
-        found_version, required_version = Version(installed), Version(required)
-    except InvalidVersion:
+        return installed is not None and Specifier(f"=={required}").contains(installed, prereleases=True)
+    except (InvalidSpecifier, InvalidVersion):
         return installed == required
-    if required_version.local:
-        return found_version == required_version
-    return Version(found_version.public) == required_version
 
 
 def minor(version: str) -> tuple[int, ...]:
