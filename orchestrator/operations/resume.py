@@ -15,8 +15,7 @@ from orchestrator.files import sha256
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import Nodes
 from orchestrator.model.printable import MASK, mask
-from orchestrator.operations import runs as operation
-from orchestrator.operations import train
+from orchestrator.operations import runs, train
 from orchestrator.planning import recorded_request, sweep
 from orchestrator.planning.plan import Plan
 from orchestrator.planning.request import Resume, TrainRequest, flag, parse_ppn
@@ -77,7 +76,7 @@ def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
     Raises:
         RequestError: if there is no such run, or it cannot be resumed.
     """
-    for run_id, problem in operation.refresh_live(base).items():
+    for run_id, problem in runs.refresh_live(base).items():
         notify(f"{run_id}: {problem}")
     if name == "last":
         unfinished = [run for run in store.recorded(base).runs if store.can_resume(run)]
@@ -89,7 +88,7 @@ def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
         if not selected:
             check_unfinished(members[-1])
         return selected
-    run = operation.find_refreshed(base, name, None, notify)
+    run = runs.find_refreshed(base, name, None, notify)
     check_unfinished(run)
     return [run]
 
@@ -143,7 +142,7 @@ def plan(
         forces=changes.force,
         without_files=changes.force or changes.without_files,
     )
-    with operation.in_folder_of(run):
+    with runs.in_folder_of(run):
         planned = train.plan(planned_request, resume)
         planned = replace(planned, request=request)
         for line in differences(run, recorded, request, planned):
