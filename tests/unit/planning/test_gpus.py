@@ -13,6 +13,7 @@ import pytest
 from orch_node.agent.containers import entry_command
 from orch_node.protocol import container
 from orch_node.protocol import layout as layouts
+from orch_node.protocol.container import RankRequest
 from orch_node.protocol.fabrics import Device
 
 from orchestrator import load
@@ -150,7 +151,8 @@ def test_command_of_docker_on_gpus_is_golden(test_stack: Stack, monkeypatch: pyt
     (placement, _) = layouts.parse(content(plan, "layout.json")).ranks
     launcher = shlex.split(plan.describe().splitlines()[-1])
     script = launcher[len(launcher) - launcher[::-1].index("--") :]
-    command = entry_command(Path(plan.run.run_dir), spec, placement, VARIABLES, script)
+    order = RankRequest(placement, {}, tuple(script), log="")
+    command = entry_command(Path(plan.run.run_dir), spec, order, VARIABLES, entrypoint=None)
     command[command.index("--user") + 1] = "1000:1000"
     lines = shlex.join(command).replace(" --", " \\\n  --").replace(f" {image.image} ", f" \\\n  {image.image} ")
     assert f"{lines}\n" == (GOLDEN / "docker-gpus.sh").read_text()

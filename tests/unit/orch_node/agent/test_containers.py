@@ -12,7 +12,7 @@ import pytest
 from orch_node.agent import containers
 from orch_node.protocol import container
 from orch_node.protocol.agent import CONTAINER, Response
-from orch_node.protocol.container import ContainerSpec, EnvFileError
+from orch_node.protocol.container import ContainerSpec, EnvFileError, RankRequest
 from orch_node.supervisor.attempt import Attempt
 
 from tests.conftest import HOSTILE_TEXTS
@@ -42,15 +42,15 @@ def test_entrypoint_gets_secrets_by_standard_input() -> None:
     secrets["TOKEN"] = "line\nbreak"
     program = "import json, os, sys; print(json.dumps([dict(os.environ), sys.argv[1:], sys.stdin.read()]))"
     entrypoint = [sys.executable, "-c", program]
-    arguments = list(HOSTILE_TEXTS)
-    command = containers.entry_command(Path("/runs/r"), SPEC, PLACEMENT, ["A"], arguments, through_shell=entrypoint)
+    order = RankRequest(PLACEMENT, {}, HOSTILE_TEXTS, "/runs/r/ranks/rank-0.log")
+    command = containers.entry_command(Path("/runs/r"), SPEC, order, ["A"], entrypoint)
     options = ["--rm", "--env", "A", "--interactive", "--entrypoint", "/bin/sh", "orch:current"]
     assert command[command.index("--rm") :][:7] == options
     in_container = ["/bin/sh", *command[command.index("orch:current") + 1 :]]
     process = subprocess.run(in_container, input=containers.as_exports(secrets), capture_output=True, check=True)
     environment, *received = json.loads(process.stdout)
     assert {name: environment[name] for name in secrets} == secrets
-    assert received == [arguments, ""]
+    assert received == [list(HOSTILE_TEXTS), ""]
 
 
 def test_image_with_other_packages_on_a_node_is_refused(tmp_path: Path) -> None:

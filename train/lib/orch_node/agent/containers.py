@@ -18,8 +18,7 @@ from pathlib import Path
 
 from orch_node import atomic_write, program
 from orch_node.protocol import container, files, values
-from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.layout import RankEntry
+from orch_node.protocol.container import ContainerSpec, RankRequest
 from orch_node.protocol.outcome import ProcessRecord
 from orch_node.rank.checks import describe
 
@@ -106,32 +105,26 @@ def exec_command(run_dir: Path, spec: ContainerSpec, *, node: str, rank: int) ->
 
 
 def entry_command(
-    run_dir: Path,
-    spec: ContainerSpec,
-    placement: RankEntry,
-    names: Sequence[str],
-    arguments: Sequence[str],
-    *,
-    through_shell: Sequence[str] | None = None,
+    run_dir: Path, spec: ContainerSpec, order: RankRequest, names: Sequence[str], entrypoint: Sequence[str] | None
 ) -> list[str]:
     """Return the command that starts the image's own entrypoint.
 
     Args:
         run_dir: of the run.
         spec: of its containers.
-        placement: of the rank on this node.
+        order: the rank on this node; its command is the arguments of the entrypoint.
         names: variables that `docker run` takes from its own environment, so that their values are
             not in its arguments. The engine shows them to all its users.
-        arguments: of the entrypoint.
-        through_shell: the entrypoint of the image, if a shell is to start it that reads further
-            variables from standard input (`as_exports`), hidden from the engine.
+        entrypoint: that of the image, if a shell is to start it that reads further variables from
+            standard input (`as_exports`), hidden from the engine.
     """
+    placement = order.placement
     options = run_options(run_dir, spec, node=placement.node, cpus=(*placement.cpus, *placement.worker_cpus))
     command = [*(ENGINE, *options, "--rm"), *(option for name in names for option in ("--env", name))]
-    if through_shell is None:
-        return [*command, spec.image, *arguments]
+    if entrypoint is None:
+        return [*command, spec.image, *order.command]
     shell = ("--interactive", "--entrypoint", "/bin/sh")
-    return [*command, *shell, spec.image, "-c", READ_EXPORTS, "sh", *through_shell, *arguments]
+    return [*command, *shell, spec.image, "-c", READ_EXPORTS, "sh", *entrypoint, *order.command]
 
 
 def as_exports(variables: Mapping[str, str]) -> bytes:

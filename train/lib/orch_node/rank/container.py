@@ -125,14 +125,8 @@ class EntrypointProcess(Child):
         requested = user_names(order.environment)
         secrets |= {name: text for name, text in order.given.items() if name not in requested}
         environment = {name: text for name, text in environment.items() if name not in secrets}
-        command = containers.entry_command(
-            run_dir,
-            spec,
-            placement,
-            sorted(environment),
-            order.command,
-            through_shell=containers.entrypoint_of(spec.image) if secrets else None,
-        )
+        entrypoint = containers.entrypoint_of(spec.image) if secrets else None
+        command = containers.entry_command(run_dir, spec, order, sorted(environment), entrypoint)
         self.path = Path(order.log)
         self.log = open_log(self.path, placement.node)
         self.process = subprocess.Popen(
