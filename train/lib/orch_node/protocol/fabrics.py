@@ -46,9 +46,7 @@ def rails(fabric: str, devices: Sequence[Device]) -> tuple[Device, ...]:
     """
     supported = [device for device in devices if fabric in RDMA and facts.supports_driver(fabric, device.driver)]
     active = [device for device in supported if device.active]
-    if not active:
-        return ()
-    best = max((device.link == "InfiniBand", device.speed) for device in active)
+    best = max(((device.link == "InfiniBand", device.speed) for device in active), default=None)
     return tuple(device for device in active if (device.link == "InfiniBand", device.speed) == best)
 
 
