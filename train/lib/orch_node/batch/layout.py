@@ -11,7 +11,7 @@ from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
 from orch_node.protocol.batch import NODE0, Hello, JobConfig
 from orch_node.protocol.cores import split, split_near
-from orch_node.protocol.environment import interface_variables, local_rank_variables, preload_variables
+from orch_node.protocol.environment import interface_variables, local_rank_variables, rank_variables
 from orch_node.protocol.node_names import fold
 from orch_node.rank.checks import describe
 
@@ -99,13 +99,12 @@ def run_files(config: JobConfig, hellos: Sequence[Hello], libraries: Mapping[str
         libraries: path by name of what node0 has for LD_PRELOAD.
     """
     node0 = hellos[0].address
-    preload = [libraries[name] for name in config.preload if name in libraries]
-    rendezvous = {"MASTER_ADDR": node0, "MASTER_PORT": str(config.port)}
+    master = {"MASTER_ADDR": node0, "MASTER_PORT": str(config.port)}
     slots = ((hello.node, config.ppn) for hello in hellos[: config.nodes])  # the batch system's names
     planned = {name: text.replace(NODE0, node0) for name, text in config.files.items()}
     return {
         **planned,
         files.LAYOUT: layouts.render(create_layout(config, hellos)),
-        files.ENVIRONMENT: json.dumps({**preload_variables(preload), **config.env, **rendezvous}, indent=1),
+        files.ENVIRONMENT: json.dumps({**rank_variables(config.env, config.preload, libraries), **master}, indent=1),
         **({files.HOSTFILE: layouts.hostfile(config.mpi, slots)} if config.mpi else {}),
     }
