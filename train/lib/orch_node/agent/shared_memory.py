@@ -86,9 +86,7 @@ def note_usage(path: Path, processes: Iterable[ProcessRecord]) -> None:
 
 def read_notes(path: Path) -> Notes:
     """Return the notes; without readable ones, nothing is known to belong to the run."""
-    with contextlib.suppress(OSError, ValueError, values.ProtocolError):
-        return values.parse(Notes, atomic_write.read(path), path.name)
-    return Notes(before=segments())
+    return values.load(lambda content: values.parse(Notes, content, path.name), path) or Notes(before=segments())
 
 
 def write_notes(path: Path, notes: Notes) -> None:
