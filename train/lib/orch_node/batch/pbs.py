@@ -140,10 +140,9 @@ class Task:
 
 def write_task(folder: Path, task: Task) -> Path:
     """Write a task to a new file that only the user can read, and return its path."""
-    descriptor, name = tempfile.mkstemp(prefix=".task-", dir=folder)
-    with open(descriptor, "w") as file:
+    with tempfile.NamedTemporaryFile("w", prefix=".task-", dir=folder, delete=False) as file:
         file.write(values.render(task))
-    return Path(name)
+    return Path(file.name)
 
 
 def start_task(path: Path, node: str) -> subprocess.Popen[bytes]:
