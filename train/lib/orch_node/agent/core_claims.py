@@ -106,27 +106,15 @@ class Claims:
     def living(self) -> Iterator[Claim]:
         """Yield the claims that hold; delete the files of dead ones. For callers with the lock: new files are empty."""
         for path in sorted(self.folder.glob("*.json")):
-            with contextlib.suppress(FileNotFoundError):  # it was released meanwhile
-                if claim := living_claim(path):
+            with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # it may be released meanwhile
+                try:
+                    claim = values.parse(Claim, file.read(), path.name)
+                except values.ProtocolError:  # its writer died while it wrote
+                    claim = Claim(run=path.stem, run_dir="", cpus=())
+                if locked(file.fileno()) or (claim.run_dir and run_processes(claim.run_dir)):
                     yield claim
                 else:
                     path.unlink()
-
-
-def living_claim(path: Path) -> Claim | None:
-    """Return the claim of a file if it holds.
-
-    Raises:
-        FileNotFoundError: if the claim has been given back.
-    """
-    with path.open("rb") as file:
-        try:
-            claim = values.parse(Claim, file.read(), path.name)
-        except values.ProtocolError:  # its writer died while it wrote
-            claim = Claim(run=path.stem, run_dir="", cpus=())
-        if locked(file.fileno()) or (claim.run_dir and run_processes(claim.run_dir)):
-            return claim
-    return None
 
 
 def locked(descriptor: int) -> bool:
