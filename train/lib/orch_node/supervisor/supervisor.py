@@ -185,8 +185,10 @@ class Supervisor(SupervisedRun):
             self.record_news(f"{spare} replaces {node}")
         layout = current.replace_nodes(stand_ins)
         if missing:
-            if reason := describe_missing(layout, missing, options):
-                return reason
+            if not options.elastic:
+                return describe("no-fewer-ranks")
+            if len(layout.node_names) - len(missing) < options.min_nodes:
+                return f"the run needs {options.min_nodes} node{'s' * (options.min_nodes != 1)}"
             layout = layout.remove_nodes(missing)
             self.record_news(describe_continuation(layout, missing, keeps_batch=options.keeps_batch))
             argv = resize_command(argv, layout, options.size_at, options.nodes_at)
@@ -260,15 +262,6 @@ class Supervisor(SupervisedRun):
         self.event_log.end(result)
         self.lease.release()
         return EXIT_CODES[ending.state]
-
-
-def describe_missing(layout: RunLayout, missing: set[str], options: argparse.Namespace) -> str:
-    """Return why the run cannot continue without these nodes, or ''."""
-    if not options.elastic:
-        return describe("no-fewer-ranks")
-    if len(layout.node_names) - len(missing) < options.min_nodes:
-        return f"the run needs {options.min_nodes} node{'s' * (options.min_nodes != 1)}"
-    return ""
 
 
 def describe_continuation(layout: RunLayout, missing: set[str], *, keeps_batch: bool) -> str:
