@@ -25,7 +25,7 @@ from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
 from orch_node.signed_lines import SignatureError, SignedLines, authenticate
 from orch_node.standalone import facts
-from orch_node.supervisor.agents import Agents, Channel
+from orch_node.supervisor.agents import Agents, Channel, end_process
 
 GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one after another
 END_SECONDS = 5.0  # until a step ends whose agents have left
@@ -183,11 +183,7 @@ class AgentConnections:
         self.server.close()
         for channel in self.channels.values():
             channel.connection.close()
-        try:
-            self.step.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.step.kill()
-            self.step.wait()
+        end_process(self.step, END_SECONDS)
 
 
 class JobAgents(Agents):

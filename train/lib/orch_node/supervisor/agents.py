@@ -135,11 +135,7 @@ class Channel:
     def end(self, seconds: float = 0.0) -> None:
         """Close the connection, and wait for its process to end before it is killed."""
         self.close()
-        try:
-            self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
+        end_process(self.process, seconds)
 
     def problem(self) -> str:
         """Return the last line that ssh or the agent has printed."""
@@ -304,6 +300,15 @@ class Agents:
         for channel in self.living:
             channel.end(max(0.0, deadline - time.monotonic()))
         end_sharing()
+
+
+def end_process(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait for the end of a process, and kill it after this time."""
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def allow_open_files(nodes: int) -> None:
