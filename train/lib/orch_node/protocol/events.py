@@ -60,11 +60,10 @@ class TextEvent(Event):
 
 
 @dataclass(frozen=True)
-class NodeEvent(Event):
+class NodeEvent(TextEvent):
     """An event that a text describes, on a node."""
 
     node: str | None = None
-    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class ScriptEnded(Event, kind="script_ended"):
 
 
 @dataclass(frozen=True)
-class Exited(Event, kind="exit"):
+class Exited(NodeEvent, kind="exit"):
     """The training process has ended.
 
     Attributes:
@@ -191,11 +190,9 @@ class Exited(Event, kind="exit"):
         waits: whether the rank's wrapper waits until orch ends the run.
     """
 
-    node: str | None = None
     code: int = 0
     signal: str | None = None
     stopped: bool = False
-    text: str = ""
     oom: str | None = None
     finished: bool = True
     waits: bool = False
@@ -229,11 +226,10 @@ class Decided(TextEvent, kind="decision"):
 
 
 @dataclass(frozen=True)
-class UnreadableEvent(Event, kind="left_out"):
+class UnreadableEvent(TextEvent, kind="left_out"):
     """Events of the rank that could not be read, with the reasons."""
 
     count: int = 1
-    text: str = ""
 
 
 @dataclass(frozen=True)
