@@ -19,6 +19,7 @@ from pathlib import Path
 from orch_node import atomic_write, program
 from orch_node.protocol import container, files, values
 from orch_node.protocol.container import ContainerSpec, RankRequest
+from orch_node.protocol.node_names import grouped
 from orch_node.protocol.outcome import ProcessRecord
 from orch_node.rank.checks import describe
 
@@ -162,11 +163,9 @@ def containers_by_folder(*labels: str) -> dict[str, list[ProcessRecord]]:
     """
     template = f'{{{{.ID}}}} {{{{.Label "{FOLDER}"}}}}'
     filters = [option for label in labels for option in ("--filter", f"label={label}")]
-    by_folder: dict[str, list[ProcessRecord]] = {}
-    for line in run_docker("ps", "--all", *filters, "--format", template, seconds=LIST_SECONDS).splitlines():
-        container_id, _, folder = line.partition(" ")
-        by_folder.setdefault(folder, []).append(to_record(container_id))
-    return by_folder
+    output = run_docker("ps", "--all", *filters, "--format", template, seconds=LIST_SECONDS)
+    lines = (line.partition(" ") for line in output.splitlines())
+    return grouped((folder, to_record(container_id)) for container_id, _, folder in lines)
 
 
 def remove(records: list[ProcessRecord]) -> None:
