@@ -53,10 +53,8 @@ UNRELIABLE_PMI = ("pmix",)  # listed even if the library that it needs is not in
 
 def cpu_counts(text: str) -> list[int]:
     """Return the CPUs of each node in SLURM_JOB_CPUS_PER_NODE: `2(x3),4` describes four nodes."""
-    counts: list[int] = []
-    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
-        counts += [int(count)] * int(times or 1)
-    return counts
+    groups = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, times in groups for _ in range(int(times or 1))]
 
 
 def one_task_each(nodes: Sequence[str]) -> tuple[str, ...]:
