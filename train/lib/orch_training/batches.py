@@ -135,10 +135,11 @@ def epoch_order(size: int, seed: int, lengths: Sequence[int] = (), batch: int = 
     return [*(row for first in firsts.tolist() for row in rows[first : first + batch]), *order[filled:]]
 
 
+@dataclass(eq=False)
 class Micros(Dataset[dict[str, Any]]):
     """The micro batches of this rank, numbered through all epochs, each with its weight.
 
-    Args:
+    Attributes:
         rows: of the data.
         collate: makes a batch of rows.
         dealing: the division of the global batch among the ranks.
@@ -146,17 +147,15 @@ class Micros(Dataset[dict[str, Any]]):
         lengths: of the rows, to group rows of similar length.
     """
 
-    def __init__(
-        self,
-        rows: Sequence[Any],
-        collate: Callable[[list[Any]], dict[str, Any]],
-        dealing: Dealing,
-        seed: int,
-        lengths: Sequence[int] = (),
-    ) -> None:
-        self.rows, self.collate, self.dealing, self.seed, self.lengths = rows, collate, dealing, seed, lengths
+    rows: Sequence[Any]
+    collate: Callable[[list[Any]], dict[str, Any]]
+    dealing: Dealing
+    seed: int
+    lengths: Sequence[int] = ()
+
+    def __post_init__(self) -> None:
         self.rank = this_rank()
-        self.steps = dealing.batch.steps(len(rows))  # of an epoch
+        self.steps = self.dealing.batch.steps(len(self.rows))  # of an epoch
         self.epoch, self.order = -1, [0]
 
     def __len__(self) -> int:
