@@ -61,7 +61,7 @@ class JobChannel(Channel):
         hello: what the agent reports about its node.
         connection: its connection.
         lines: the signatures of its lines.
-        forged: why a line was rejected, or ''.
+        ending: how the connection has ended, if it has.
     """
 
     can_reopen = False
@@ -71,7 +71,7 @@ class JobChannel(Channel):
         self.hello = hello
         self.connection = connection
         self.lines = lines
-        self.forged = ""
+        self.ending = "ended"
 
     def connect(self) -> tuple[socket.socket, socket.socket]:
         """Return the connection of the agent, which has responded."""
@@ -85,7 +85,7 @@ class JobChannel(Channel):
         try:
             verified = self.lines.verify(line)
         except SignatureError as error:
-            self.forged = str(error)
+            self.ending = f"was closed: {error}"
             self.close()
             return
         super().handle_line(verified)
@@ -98,9 +98,7 @@ class JobChannel(Channel):
         self.close()
 
     def problem(self) -> str:
-        if self.forged:
-            return f"the connection to its agent was closed: {self.forged}"
-        return "the connection to its agent ended"
+        return f"the connection to its agent {self.ending}"
 
 
 class AgentConnections:
