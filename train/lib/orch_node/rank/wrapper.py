@@ -133,11 +133,10 @@ def wait(child: Child, placement: RankEntry, oom_kills: int, run_dir: Path) -> i
         cpu_seconds=cpu_seconds,
     )
     send(exited)
-    if code not in (0, EX_TEMPFAIL):
-        end_descendants()
     if code == EX_TEMPFAIL:  # no failure to the launcher: the other ranks are about to end like this one
         return 0
     if code != 0:
+        end_descendants()
         signals.linger()
     elif waits:
         signals.await_stop()
