@@ -86,8 +86,7 @@ def check(config: PodConfig) -> None:
     pods = os.environ.get("PET_NNODES", "1")  # of torchrun; with a minimum for elastic runs: 2:4
     if pods.rpartition(":")[2] != str(config.pods):
         raise ValueError(describe("wrong-number-of-pods", pods=pods, planned=config.pods))
-    flags = facts.cpu_flags()
-    check_flags(flags)
+    flags = check_flags(facts.cpu_flags())
     if config.needs_bf16 and not bf16_flag(flags):
         lack = "this pod's CPU has no BF16 instructions"
         raise ValueError(describe("bf16-required", lack=lack, hint="node_selector"))
