@@ -55,6 +55,13 @@ def opened(path: str | Path, flags: int) -> Iterator[int]:
         os.close(descriptor)
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all bytes to a descriptor; a signal or a full disk may end a write before the last of them."""
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
+
+
 def write(path: Path, content: str | bytes, *, mode: int = PRIVATE) -> None:
     """Write a file atomically, and flush it to the disk.
 

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 
 from orch_node import atomic_write
-from orch_node.atomic_write import private, sync_folder
+from orch_node.atomic_write import private, sync_folder, write_all
 
 DESCRIPTIONS = {
     errno.ENOSPC: "is full",
@@ -65,10 +65,8 @@ class Reserve:
 
     def become(self, target: Path, content: bytes) -> None:
         """Write the content and rename the file, so that it is complete or does not exist."""
-        remaining, position = memoryview(content), 0
-        while remaining:
-            written = os.pwrite(self.file, remaining, position)
-            remaining, position = remaining[written:], position + written
+        os.lseek(self.file, 0, os.SEEK_SET)
+        write_all(self.file, content)
         os.ftruncate(self.file, len(content))
         os.fsync(self.file)
         self.path.replace(target)
@@ -91,9 +89,7 @@ class Appender:
         """Append a piece, or remember the error."""
         size = os.fstat(self.file.fileno()).st_size
         try:
-            remaining = memoryview(piece)
-            while remaining:
-                remaining = remaining[self.file.write(remaining) or 0 :]
+            write_all(self.file.fileno(), piece)
         except OSError as error:
             self.problem = self.problem or error
             os.ftruncate(self.file.fileno(), size)

@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from orch_node.atomic_write import write_all
+
 STDOUT, STDERR = "stdout", "stderr"
 MARKS = {STDOUT: "\x1b_1\x1b\\", STDERR: "\x1b_2\x1b\\"}
 MARK = re.compile("(" + "|".join(map(re.escape, MARKS.values())) + ")")
@@ -121,5 +123,4 @@ class LogWriter:
             os.write(self.times, f"{self.size} {now:.3f}\n".encode())
             self.recorded_at = now
         self.size += len(marked)
-        while marked:
-            marked = marked[os.write(self.log, marked) :]
+        write_all(self.log, marked)

@@ -121,8 +121,7 @@ class Agent:
         response = values.render(getattr(self, f"handle_{request.kind}")(request)).encode() + b"\n"
         if self.lines:
             response = self.lines.sign(response)
-        while response:  # a signal may interrupt a write
-            response = response[os.write(1, response) :]
+        atomic_write.write_all(1, response)
 
     def handle_claim(self, request: Request) -> Response:
         assert request.claim is not None
