@@ -54,7 +54,7 @@ def silent_connections(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def agents(run_dir: Path, connections: AgentConnections) -> JobAgents:
     """Return the agents of a job, which have connected."""
     connections.accept_all(60.0)
-    return JobAgents(run_dir, ["n1", "n2"], "claims", Pipes(), connections=connections)
+    return JobAgents(run_dir, ["n1", "n2"], "claims", connections=connections)
 
 
 @pytest.mark.parametrize("sent", [b"", b"x" * (2 << 20)], ids=["nothing", "no end"])

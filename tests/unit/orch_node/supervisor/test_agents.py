@@ -48,7 +48,7 @@ def test_agent_is_gone_once_its_output_ends_although_its_ssh_still_serves_launch
 
 @contextlib.contextmanager
 def agents_on(folder: Path, *nodes: str) -> Iterator[supervisor_agents.Agents]:
-    agents = supervisor_agents.Agents(folder, nodes, str(folder / "claims"), Pipes())
+    agents = supervisor_agents.Agents(folder, nodes, str(folder / "claims"))
     try:
         yield agents
     finally:

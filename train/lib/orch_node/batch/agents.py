@@ -18,7 +18,6 @@ from orch_node import program, tail
 from orch_node.atomic_write import private
 from orch_node.batch.agent import KEY
 from orch_node.batch.system import JobError, NodeSystem
-from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, files, values
 from orch_node.protocol.batch import Hello
 from orch_node.protocol.node_names import fold
@@ -187,12 +186,10 @@ class AgentConnections:
 class JobAgents(Agents):
     """The agents of a job, which have connected."""
 
-    def __init__(
-        self, run_dir: Path, nodes: list[str], claims: str, pipes: Pipes, *, connections: AgentConnections
-    ) -> None:
+    def __init__(self, run_dir: Path, nodes: list[str], claims: str, *, connections: AgentConnections) -> None:
         self.connections = connections
         self.files_checked = time.monotonic()
-        super().__init__(run_dir, nodes, claims, pipes)
+        super().__init__(run_dir, nodes, claims)
 
     def channel(self, node: str, log: Path) -> Channel:
         return self.connections.channels[node]

@@ -20,7 +20,6 @@ from orch_node import atomic_write, tail
 from orch_node.batch import layout
 from orch_node.batch.agents import STEP_LOG, AgentConnections, JobAgents, exit_if_superseded
 from orch_node.batch.system import JobError, NodeSystem, find_system
-from orch_node.line_pipes import Pipes
 from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol.batch import Hello, JobConfig
 from orch_node.protocol.events import Launched, parse_line
@@ -135,7 +134,7 @@ class JobSupervisor(supervisor.Supervisor):
         super().__init__(run_dir, options)
 
     def open_agents(self, nodes: list[str], claims: str) -> Agents:
-        return JobAgents(self.run_dir, nodes, claims, Pipes(), connections=self.connections)
+        return JobAgents(self.run_dir, nodes, claims, connections=self.connections)
 
     def finish(self, ending: Outcome) -> int:
         """Record how the run ended; return its exit code.

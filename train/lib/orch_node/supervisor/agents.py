@@ -151,11 +151,11 @@ class Agents:
         news: messages about connections that are to be recorded: node, text.
     """
 
-    def __init__(self, run_dir: Path, nodes: list[str], claims: str, pipes: Pipes) -> None:
+    def __init__(self, run_dir: Path, nodes: list[str], claims: str) -> None:
         folder = run_dir / "nodes"
         folder.mkdir(mode=0o700, exist_ok=True)
         self.run_dir, self.node0, self.claims = run_dir, nodes[0], claims
-        self.pipes = pipes
+        self.pipes = Pipes()
         self.lost: dict[str, str] = {}
         self.news: list[tuple[str, str]] = []
         self.skews_reported = False
@@ -168,9 +168,9 @@ class Agents:
         self.channels: dict[str, Channel] = {}
         for node in nodes:
             channel = self.channels[node] = self.channel(node, folder / f"{node}.log")
-            channel.open(pipes)
+            channel.open(self.pipes)
             # A thousand connections take more seconds to open than an agent waits for a request.
-            pipes.pump(0)
+            self.pipes.pump(0)
             self.watch()
 
     def channel(self, node: str, log: Path) -> Channel:

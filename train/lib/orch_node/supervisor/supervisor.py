@@ -27,7 +27,6 @@ from pathlib import Path
 from orch_node import atomic_write, program
 from orch_node.agent.run_folders import read_record
 from orch_node.disk import describe_on_node
-from orch_node.line_pipes import Pipes
 from orch_node.machine import die_with_parent
 from orch_node.protocol import files
 from orch_node.protocol import layout as layouts
@@ -85,7 +84,7 @@ class Supervisor(SupervisedRun):
 
     def open_agents(self, nodes: list[str], claims: str) -> Agents:
         """Connect to the agents of the nodes."""
-        return Agents(self.run_dir, nodes, claims, Pipes())
+        return Agents(self.run_dir, nodes, claims)
 
     def run(self) -> int:
         """Run all attempts; return the exit code.
