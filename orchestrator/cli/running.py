@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -27,6 +28,7 @@ from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle
 
 QUESTION = "interrupted: stop the run, detach from it or continue? [s/d/c; Ctrl-C: stop] "
+CHECK_SECONDS = 2.0  # between two checks whether the run has ended, while its user is asked
 FORCE_HINT = "(Ctrl-C again: end all processes now; --detach starts runs that survive Ctrl-C)"
 
 
@@ -110,10 +112,10 @@ def ask_at_interrupt(handle: RunHandle, screen: live.Screen) -> None:
     def handle_interrupt(*_: object) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         screen.progress.stop()
-        while (answer := read_answer()) not in ("d", "c"):
+        while (answer := read_answer(handle.folder)) not in ("d", "c"):
             if answer in ("s", None):
                 raise KeyboardInterrupt
-        if answer == "d":
+        if answer == "d" and not has_ended(handle.folder):
             run, arguments = handle.record.run_id, store.cli_arguments(handle.folder)
             screen.note(f"run {run} continues; to watch it: orch attach {arguments}, to stop it: orch stop {arguments}")
             raise typer.Exit(0)
@@ -124,11 +126,24 @@ def ask_at_interrupt(handle: RunHandle, screen: live.Screen) -> None:
         signal.signal(signal.SIGINT, handle_interrupt)
 
 
-def read_answer() -> str | None:
-    """Ask what to do with a run and return the first letter of the answer, or None if standard input ends."""
+def read_answer(folder: Path) -> str | None:
+    """Ask what to do with a run and return the first letter of the answer, or None if standard input ends.
+
+    If the run ends before there is an answer, return `c`.
+    """
     print_text(QUESTION, err=True, nl=False)
+    while not select.select([sys.stdin], [], [], CHECK_SECONDS)[0]:
+        if has_ended(folder):
+            print_text("", err=True)
+            return "c"
     line = sys.stdin.readline()
     return line.strip()[:1].lower() if line else None
+
+
+def has_ended(folder: Path) -> bool:
+    """Return whether a run has ended, as its nodes report now; the connections of its handle may be in use."""
+    runs.refresh([store.load(folder)])
+    return store.load(folder).has_ended
 
 
 def end_command(handle: RunHandle, outcome: RunOutcome) -> NoReturn:

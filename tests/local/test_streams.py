@@ -40,10 +40,11 @@ for turn in range(3):
         time.sleep(0.2)
 """
 ENDLESS = """
-import time
-while True:
+import os, sys, time
+while not os.path.exists(sys.argv[1]):
     print("here", flush=True)
     time.sleep(0.5)
+sys.exit(3)
 """
 RESULTS = ["result 1", "half a line", "child", "no end"]
 REMARKS = {"warning", "remark", "complaint"}
@@ -87,7 +88,8 @@ def test_output_of_hosts_is_on_both_streams_and_later_in_the_order_of_time(two_h
 def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> None:
     script = write_script(two_hosts.folder, ENDLESS, "endless.py")
     terminal, orch_end = pty.openpty()
-    train = ("train", script, *two_hosts.options, "--nodes", "node0")
+    end = two_hosts.folder / "end"
+    train = ("train", script, *two_hosts.options, "--nodes", "node0", "--", str(end))
 
     def press(key: str) -> None:
         """Press Ctrl-C, and this key when orch asks."""
@@ -109,6 +111,11 @@ def test_ctrl_c_asks_what_to_do_with_a_run_on_hosts(two_hosts: Workspace) -> Non
         press("")
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
+    with start_orch(two_hosts.folder, *train, stdin=orch_end, stderr=orch_end) as process:
+        assert process.stdout.readline() == "here\n"
+        press("")
+        end.touch()
+        assert process.wait(60) == 1, "the question is over when the run has ended"
     os.close(orch_end)
     os.close(terminal)
 
