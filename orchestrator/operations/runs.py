@@ -308,8 +308,8 @@ class WaitingRun(RunHandle):
         if run.state == queued.QUEUED:
             wait, arguments = queued.describe_wait(self.folder), store.cli_arguments(self.folder)
             raise RequestError.about("waiting-run", run=run, wait=wait, arguments=arguments)
-        if self.record.layout != run.record.layout:
-            self.earlier = replace(self.earlier, logs={})  # the start has moved them
+        if self.record.layout != run.record.layout and run.record.node0.via:  # the start may have moved them
+            self.earlier = replace(self.earlier, logs=store.positions(self.folder).logs)
         if self.started_run is None or self.record != run.record:
             self.started_run = handle_of(run)
         self.record = run.record

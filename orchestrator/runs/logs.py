@@ -72,26 +72,24 @@ def requested_ranks(run: Run, rank: int | None) -> dict[int, str]:
 
 
 def followed_lines(
-    folder: Path, nodes: Callable[[], Mapping[int, str]], starts: Mapping[int, int], updates: Iterable[object]
+    folder: Path, nodes: Callable[[], Mapping[int, str]], starts: Mapping[Path, int], updates: Iterable[object]
 ) -> Iterator[LogLine]:
     """Yield the lines in the local logs of ranks as they are written.
 
     Args:
         folder: the run's folder on this machine.
         nodes: returns the node of each rank.
-        starts: the bytes of each rank's log to skip.
+        starts: the bytes of each log to skip.
         updates: yields whenever there may be new lines, until the run has ended.
     """
     logs: dict[Path, tuple[Tail, LineParser]] = {}
-    skipped = {folder / files.RANK_LOG.format(rank): start for rank, start in starts.items()}
-    skipped |= {path: path.stat().st_size for _, _, path in moved_logs(folder) if starts}
 
     def lines(*, last: bool) -> Iterator[LogLine]:
         paths = [(rank, node, folder / files.RANK_LOG.format(rank)) for rank, node in nodes().items()]
         paths += [log for log in moved_logs(folder) if log[0] in nodes()]
         for rank, node, path in paths:
             if path not in logs:
-                logs[path] = Tail(path, skipped.get(path, 0)), LineParser()
+                logs[path] = Tail(path, starts.get(path, 0)), LineParser()
             tail, parser = logs[path]
             while texts := tail.lines() or (tail.lines(last=True) if last else []):
                 yield from (line for text in texts for line in parser.parse(rank, node, text))
@@ -105,17 +103,17 @@ def followed_lines(
     yield from lines(last=True)
 
 
-def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[int, int]) -> Iterator[LogLine]:
+def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[Path, int]) -> Iterator[LogLine]:
     """Yield the lines in the local logs of ranks in the order of time.
 
     Args:
         run: the run.
         nodes: the node of each rank.
-        starts: the bytes of each rank's log to skip; then logs on other nodes, of earlier attempts, are skipped, too.
+        starts: the bytes of each log to skip.
     """
     logs = [(rank, node, run.folder / files.RANK_LOG.format(rank)) for rank, node in nodes.items()]
-    logs += [log for log in moved_logs(run.folder) if log[0] in nodes and not starts]
-    lines = (rank_lines(path, rank, node, starts.get(rank, 0)) for rank, node, path in logs)
+    logs += [log for log in moved_logs(run.folder) if log[0] in nodes]
+    lines = (rank_lines(path, rank, node, starts.get(path, 0)) for rank, node, path in logs)
     return heapq.merge(*lines, key=lambda line: line.time)
 
 

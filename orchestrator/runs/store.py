@@ -323,21 +323,17 @@ class Positions:
 
     Attributes:
         events: the bytes of events.jsonl.
-        logs: the bytes of the local copy of each rank's log.
+        logs: the bytes of each local copy of a rank's log, also of those of other nodes.
     """
 
     events: int = 0
-    logs: Mapping[int, int] = field(default_factory=dict)
+    logs: Mapping[Path, int] = field(default_factory=dict)
 
 
 def positions(folder: Path) -> Positions:
     """Return the sizes of the files of a run's earlier attempts, as they are on this machine."""
     events = folder / files.EVENTS
-    logs = {
-        rank: path.stat().st_size
-        for path in (folder / files.RANKS).glob("rank-*.log")
-        if (rank := files.rank_of(path.name)) is not None
-    }
+    logs = {path: path.stat().st_size for path in (folder / files.RANKS).rglob("rank-*.log")}
     return Positions(events=events.stat().st_size if events.exists() else 0, logs=logs)
 
 

@@ -83,6 +83,7 @@ def test_run_is_resumed_on_another_node_with_changed_code(two_hosts: Workspace) 
     assert "rate 0.2" in resumed.stdout, "not the bytecode of the module as it was, which has the same size and time"
     assert "changed: --exclude node0 (was the default)" in resumed.stderr
     assert "continues with what 2 ranks wrote" in resumed.stdout
+    assert "begins" not in resumed.stdout, "also if the logs of all ranks are those of other nodes now"
     report = two_hosts.orch("runs", "show", run).stdout
     assert "started 1 rank on node1 (attempt 2)" in report
     assert "rank 1 on node1 exited with code 1" in report, "the events of the first attempt stay"

@@ -38,7 +38,7 @@ def test_lines_of_ranks_are_merged_in_the_order_of_time(tmp_path: Path) -> None:
         (0, "last", STDOUT, 14.0),
         (2, "without times", STDOUT, math.inf),
     ]
-    later = copied_lines(run, {0: "node0"}, {0: len("first\n")})
+    later = copied_lines(run, {0: "node0"}, {run.folder / "ranks/rank-0.log": len("first\n")})
     assert [line.text for line in later] == ["third", "fourth", "last"]
     (run.folder / "ranks/rank-0.times").write_text("damaged\n0 1e3\n0 nan\n")
     assert {line.time for line in copied_lines(run, {0: "node0"}, {})} == {math.inf}
