@@ -30,10 +30,11 @@ def compare(
 ) -> None:
     """Compare the settings and the results of two runs, or rank the runs of an array."""
     if members := store.members(context.obj, a):
-        ranked = comparison.rank_runs(members, result)
+        ranked = comparison.rank_runs(operation.update(members, print_error), result)
         print_text(json_text("ranking", runs=finite(ranked)) if as_json else comparison.ranking_text(ranked, result))
         return
-    compared = comparison.compare(store.find(context.obj, a, print_error), store.find(context.obj, b))
+    recorded = store.find(context.obj, a, print_error), store.find(context.obj, b)
+    compared = comparison.compare(*operation.update(recorded, print_error))
     print_text(json_text("comparison", finite(compared)) if as_json else comparison.text(compared))
 
 

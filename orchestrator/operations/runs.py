@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
@@ -74,7 +74,7 @@ def handle_of(run: Run) -> RunHandle:
 
 
 def find_refreshed(base: Path, name: str, inventory: str | None, notify: Notify) -> Run:
-    """Return a run with the latest state that its nodes report.
+    """Return a run with the latest state that its nodes report, and with its logs and results.
 
     Args:
         base: the folder of all run folders.
@@ -86,9 +86,14 @@ def find_refreshed(base: Path, name: str, inventory: str | None, notify: Notify)
         RequestError: if there is no such run.
     """
     handle = find(base, name, inventory, notify)
-    if store.load(handle.folder).outcome is None:
+    if store.load(handle.folder).is_behind:
         handle.finish()
     return store.load(handle.folder)
+
+
+def update(runs: Iterable[Run], notify: Notify) -> list[Run]:
+    """Return recorded runs as find_refreshed() does."""
+    return [find_refreshed(run.folder.parent, run.id, None, notify) if run.is_behind else run for run in runs]
 
 
 def list_recorded_runs(base: Path, inventory: str | None) -> RunList:

@@ -37,6 +37,7 @@ from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, wri
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, lease.KILLED)
 UNFINISHED = (FAILED, PREEMPTED, STOPPED, lease.KILLED)  # states of runs that `orch resume` continues
+UNFETCHED = "unfetched"  # file in the local folder of a remote run until its logs and results are there
 SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
 Notify = Callable[[str], None]  # called with each line for the user
 NO_FOLDER = (errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.EROFS)  # wrong --runs-dir, not a full disk
@@ -78,6 +79,11 @@ class Run:
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+    @property
+    def is_behind(self) -> bool:
+        """Return whether nodes may have events, logs or results of the run that are not here."""
+        return self.outcome is None or (self.folder / UNFETCHED).exists()
 
     def newest(self, kind: type[Kind]) -> Kind | None:
         """Return the newest event of a kind, if possible of rank 0, or None."""

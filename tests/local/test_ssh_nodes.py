@@ -34,6 +34,8 @@ def test_dry_run_writes_nothing_and_the_run_is_private(orch: Orch, ssh_node: Ssh
     supervise = next(line for line in dry_run.stdout.splitlines() if " supervise " in line)
     expect_exit(orch(*TRAIN_ON_FAR, "--detach"))
     check_list_of_runs(orch, ssh_node)
+    expect_exit(orch("runs", "compare", "last"))
+    assert (last_run(tmp_path) / "ranks/rank-1.metrics.jsonl").exists(), "the list has copied only the state"
     assert expect_exit(orch("attach")).stdout.count("sum 2.0") == 1
     argv = json.loads((last_run(tmp_path) / "plan.json").read_text())["command"]["argv"]
     assert shlex.split(supervise)[-len(argv)] == argv[0]

@@ -13,7 +13,7 @@ from orch_node.tail import last_text
 
 from orchestrator.files import write_whole
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS, LocalRun
-from orchestrator.runs.state_files import PLAN, read_json, write_json
+from orchestrator.runs.state_files import PLAN, outcome_in, read_json, write_json
 from orchestrator.targets.connections.connection import Result, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
@@ -68,6 +68,8 @@ class RemoteFolder(Mirror):
         # The outcome is read before the events, so that a copy with an outcome has all events.
         contents = {name: self.content(name) for name in self.state_files}
         self.append(files.EVENTS)
+        if outcome_in(self.folder) is None:
+            self.mark_unfetched()
         for name, content in contents.items():
             with self.local_files.writing(name):
                 if content is None:

@@ -17,7 +17,7 @@ from orchestrator.files import write_whole
 from orchestrator.runs.confined_folder import ConfinedFolder
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS
 from orchestrator.runs.state_files import outcome_in, supervisor_of
-from orchestrator.runs.store import SUPERVISOR_ENDED, Notify, cli_arguments
+from orchestrator.runs.store import SUPERVISOR_ENDED, UNFETCHED, Notify, cli_arguments
 from orchestrator.targets.connections.connection import Result, Ssh
 
 RETRY_SECONDS = 2.0
@@ -72,7 +72,13 @@ class Mirror:
         if supervisor_of(self.folder) is None:
             self.copy(files.SUPERVISOR)
         if outcome_in(self.folder) is None:
+            self.mark_unfetched()
             self.copy(files.OUTCOME)
+
+    def mark_unfetched(self) -> None:
+        """Record that the local folder may get an outcome before it has the logs, which finish() copies."""
+        with self.local_files.writing(UNFETCHED):
+            (self.folder / UNFETCHED).touch(0o600)
 
     def append(self, name: str, local_name: str | None = None, size: int | None = None) -> None:
         """Copy the bytes that a file has grown by since the last time, to the same path unless another is named.
@@ -216,6 +222,7 @@ class Mirror:
         if output_dir == f"{self.run_dir}/output":
             for name in RESULTS:
                 self.append(f"output/{name}")
+        (self.folder / UNFETCHED).unlink(missing_ok=True)
 
     def attempt(self, action: Callable[[], Result], fallback: Result) -> Result:
         """Return the result of an action, or `fallback` while the node is unreachable.
