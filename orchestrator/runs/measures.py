@@ -15,6 +15,8 @@ from orch_node.protocol.outcome import REFUSED
 
 from orchestrator.runs.store import Run
 
+MAX_GAP_SECONDS = 0.5  # between the samples of one process; the next one of the same rank takes longer to start
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
@@ -84,20 +86,23 @@ class RankMeasures:
         A step may take longer than a sample, so samples without a step are added to the next sample with a
         step. Scripts count what they have trained after the step: what a sample without a step counts belongs to the
         step before it. The timed duration of the steps is exact, and replaces the duration of the samples if the two
-        differ by no more than the duration of a sample.
+        differ by no more than the duration of a sample. After a gap between samples, the rank has started again.
         """
         stretches: list[Sample] = []
-        waited = 0.0  # seconds without a step since the first one
+        waited, ended = None, 0.0  # seconds since the last step, or None before the first; the end of the last sample
         for sample in self.samples:
+            if abs(sample.time - sample.seconds - ended) > MAX_GAP_SECONDS:
+                waited = None
+            ended = sample.time
             trained = None if sample.samples_per_second is None else sample.samples_per_second * sample.seconds
             if sample.steps:
-                seconds, waited = sample.seconds + waited, 0.0
+                seconds, waited = sample.seconds + (waited or 0.0), 0.0
                 timed = (sample.step_seconds or 0.0) * sample.steps
                 if timed > 0 and abs(timed - seconds) <= sample.seconds:
                     seconds = timed
                 rate = None if trained is None else trained / seconds
                 stretches.append(replace(sample, seconds=seconds, samples_per_second=rate))
-            elif stretches:
+            elif waited is not None:
                 waited += sample.seconds
                 last = stretches[-1]
                 rate = (last.samples_per_second or 0.0) + trained / last.seconds if trained else last.samples_per_second

@@ -110,6 +110,13 @@ def test_steps_longer_than_a_sample_have_their_own_rate(delay: int) -> None:
     assert [stretch.steps_per_second for stretch in later] == pytest.approx([0.4] * 5)
 
 
+def test_start_of_a_later_attempt_does_not_count_as_training() -> None:
+    first = [Sample(time=second, seconds=1, step=second, steps=10, samples_per_second=40) for second in (1, 2)]
+    start = [Sample(time=second, seconds=1, step=0, steps=0) for second in (10, 11, 12)]
+    rank = RankMeasures(rank=0, node="n", threads=1, samples=(*first, *start, replace(first[0], time=13)))
+    assert (rank.samples_per_second, rank.steps_per_second) == (40, 10)
+
+
 def test_small_differences_make_no_straggler() -> None:
     def rank(number: int, work: float) -> RankMeasures:
         sample = Sample(time=1, seconds=1, step=1, steps=10, step_seconds=0.1, work_seconds=work)
