@@ -61,11 +61,13 @@ class Source:
         name: the name of the node, and of the folder for its files if they differ from those of the first node.
         remote: the connection to it.
         python: its Python interpreter.
+        run_dir: the folder of the run there, with a record of the files that other nodes have sent; '' for no record.
     """
 
     name: str
     remote: Remote
     python: str = "python3"
+    run_dir: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,7 +164,7 @@ def open_senders(
                 if step == "open":
                     command = receive_files.command(source.python, send_files.__file__)
                     program = stack.enter_context(source.remote.open_program(command))
-                    senders[source.name] = FileSender(program, folders)
+                    senders[source.name] = FileSender(program, folders, source.run_dir)
                 elif source.name in senders:
                     senders[source.name].list()
             except ExecuteError as error:
@@ -269,9 +271,11 @@ class Fetch:
 
     def is_absent(self, entry: Entry, prefix: str) -> bool:
         """Return whether a file has to be copied, and record it if that is not so."""
+        # What the first node has received is where it belongs; on the others it may be older than on the first.
+        left_out = (self.first_hashes.get(entry.path), self.sent_hashes.get(entry.path), prefix and entry.received)
         if entry.problem:
             self.leave_out(entry, prefix, entry.problem)
-        elif entry.sha256 in (self.first_hashes.get(entry.path), self.sent_hashes.get(entry.path)):
+        elif entry.sha256 in left_out:
             self.result.unchanged += 1
         elif self.has_file(entry, prefix):
             self.result.files.append(replace(entry, path=prefix + entry.path))

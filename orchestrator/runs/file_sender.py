@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
-from orch_node.protocol import values
+from orch_node.protocol import files, values
 from orch_node.standalone import send_files
 
 from orchestrator.errors import ExecuteError
@@ -69,6 +69,7 @@ class Entry:
         target: the target of a link.
         problem: the reason why it cannot be fetched, or "".
         sha256: the hash of a file that is complete here, in hexadecimal digits.
+        received: the hash with which another node has sent the file to this one, or "".
     """
 
     path: str
@@ -79,6 +80,7 @@ class Entry:
     target: str = ""
     problem: str = ""
     sha256: str = ""
+    received: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,13 +99,14 @@ class FileSender:
         entries: what is in it, after list().
     """
 
-    def __init__(self, program: Program, folders: Sequence[str]) -> None:
-        """Ask for the first existing folder of several."""
+    def __init__(self, program: Program, folders: Sequence[str], run_dir: str) -> None:
+        """Ask for the first existing folder of several, of a run with this folder on the nodes."""
         self.program = program
         self.folders = folders
         self.folder = ""
         self.entries: tuple[Entry, ...] = ()
-        program.send(Path(send_files.__file__).read_bytes() + json.dumps(list(folders)).encode() + b"\n")
+        request = json.dumps([list(folders), f"{run_dir}/{files.PROJECT}", f"{run_dir}/{files.RECEIVED}"])
+        program.send(Path(send_files.__file__).read_bytes() + request.encode() + b"\n")
 
     def list(self) -> None:
         """Read the list of the folder.
@@ -125,10 +128,10 @@ class FileSender:
             if len({entry.path for entry in self.entries}) < len(self.entries):
                 raise values.ProtocolError("it names a file twice.")
 
-    def hashes(self, files: Sequence[Entry]) -> Iterator[Entry]:
+    def hashes(self, entries: Sequence[Entry]) -> Iterator[Entry]:
         """Yield files with their hashes, or a problem."""
-        self.request([entry.path, entry.size] for entry in files)
-        for entry in files:
+        self.request([entry.path, entry.size] for entry in entries)
+        for entry in entries:
             with self.checking(f"The hash of {self.folder}/{entry.path}"):
                 response = values.parse(Hash, self.line(), "it")
                 if not response.problem and not SHA256.fullmatch(response.sha256):

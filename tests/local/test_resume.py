@@ -117,7 +117,7 @@ def test_output_of_an_attempt_that_nobody_followed_is_not_shown_after_a_resume(t
 
 # Each of two hosts has its own copy of the project.
 
-# Rank 0 saves, all ranks load if the file exists; the second rank fails once.
+# Rank 0 saves, all ranks load if the file exists; the second rank fails once, and then rank 0 saves again.
 RESTART_SCRIPT = """
 import os, pathlib, torch, torch.distributed as dist
 if not dist.is_initialized():
@@ -134,6 +134,8 @@ if not value.item():
         torch.save(torch.ones(1), saved)
     dist.barrier()
     assert rank != 1, "fails once"
+elif rank == 0:
+    torch.save(torch.ones(2), saved)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -152,4 +154,4 @@ def test_what_rank_0_saved_is_on_all_nodes_after_a_restart(two_hosts: Workspace,
     assert two_hosts.orch("fetch", run, "--to", str(fetched)).returncode == 0
     assert (fetched / "node1/log.txt.node1.attempt-1").read_text() == "rank 1 starts with 0\n"
     assert (fetched / "node1/log.txt").read_text() == "rank 0 starts with 0\nrank 1 starts with 1\n"
-    assert not (fetched / "node1/out").exists()
+    assert not (fetched / "node1/out").exists(), "node1 has what node0 had saved before the restart"

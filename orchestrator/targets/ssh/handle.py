@@ -168,7 +168,8 @@ class SshHandle(RunHandle):
         with ExitStack() as stack:
             connections = {host.node: stack.enter_context(closing(connection_to(host))) for host in hosts}
             sources = [
-                Source(name=name, remote=remote, python=self.record.python) for name, remote in connections.items()
+                Source(name=name, remote=remote, python=self.record.python, run_dir=self.record.run_dir)
+                for name, remote in connections.items()
             ]
             if request.project:
                 is_remote, folder = any(host.via for host in self.record.nodes), project_copy(self.record.run_dir)

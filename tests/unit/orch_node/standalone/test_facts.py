@@ -124,7 +124,7 @@ def test_program_ends_without_sending_when_its_input_ends(tmp_path: Path) -> Non
     for request_line in ("", '["model.pt", 0, ""]\n'):
         (tmp_path / "model.pt").write_text("weights")
         command = [sys.executable, "-I", "-S", STANDALONE / "send_files.py"]
-        text = json.dumps([str(tmp_path)]) + "\n" + request_line
+        text = json.dumps([[str(tmp_path)], "/copy", "/received.json"]) + "\n" + request_line
         process = subprocess.run(command, input=text, capture_output=True, text=True, timeout=60, check=True)
         assert "model.pt" in process.stdout
         assert "weights" not in process.stdout

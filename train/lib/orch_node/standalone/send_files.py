@@ -2,7 +2,8 @@
 
 The controller sends this program and its requests to standard input, so that it needs nothing but Python here:
 
-1. a line with the folders to try; the first that exists is used.
+1. a line with the folders to try, the run's copy of the project, and the file with the hashes of what this node has
+   received for it; the first folder that exists is used.
    Output: MARKER, a line with the folder (or none of them), a line for each entry, and an empty line.
 2. a line for each file: its path and the size that was listed, since the run may append to it; an empty line.
    Output for each file: a line with the SHA-256 of these bytes, or the problem.
@@ -30,13 +31,17 @@ FILE, LINK, FOLDER, SPECIAL = "file", "link", "folder", "special"
 def main() -> None:
     """Serve the requests of a controller."""
     requests, output = sys.stdin.buffer, sys.stdout.buffer
-    folder = next(filter(os.path.isdir, json.loads(requests.readline())), None)
+    folders, copy, received = json.loads(requests.readline())
+    folder = next(filter(os.path.isdir, folders), None)
     output.write(MARKER + b"\n")
     send_line(folder)
     if folder is not None:
         folder = os.path.abspath(folder)
+        hashes: dict[str, str] = {}
+        with contextlib.suppress(OSError, ValueError), open(received, encoding="utf-8") as file:
+            hashes = json.load(file)
         for entry in list_entries(folder):
-            send_line(entry)
+            send_line({**entry, "received": hashes.get(os.path.relpath(f"{folder}/{entry['path']}", copy), "")})
         output.write(b"\n")
         output.flush()
         for path, size in read_requests(requests):
