@@ -250,7 +250,9 @@ def with_source(handle: RunHandle, request: FetchRequest, *, code: bool) -> Fetc
         RequestError: if no project was sent or only a part of it is requested, or the output folder is unknown.
     """
     record, origin = handle.record, store.load(handle.folder).origin
-    project, output = origin.project, find_output(handle)
+    project, output, copy = origin.project, find_output(handle), project_copy(record.run_dir)
+    if output is None and not origin.request and not has_output_here(record):
+        output = copy  # another machine has started the run, and knows the project
     if code and (request.source or request.patterns):
         raise RequestError("--code brings the whole project as it was sent.", hint="Leave --from and --only out.")
     if code and project is None:
@@ -266,8 +268,8 @@ def with_source(handle: RunHandle, request: FetchRequest, *, code: bool) -> Fetc
         raise RequestError.about("files-of-this-machine", record=record, origin=origin)
     if output is None:
         raise RequestError.about("unknown-output", record=record)
-    is_copy = output == project_copy(record.run_dir)
-    return replace(request, folders=(output,), unchanged=project.files if project and is_copy else None)
+    sent = project.files if project else {}
+    return replace(request, folders=(output,), unchanged=sent if output == copy else None)
 
 
 def has_output_here(record: RunRecord) -> bool:

@@ -155,3 +155,7 @@ def test_what_rank_0_saved_is_on_all_nodes_after_a_restart(two_hosts: Workspace,
     assert (fetched / "node1/log.txt.node1.attempt-1").read_text() == "rank 1 starts with 0\n"
     assert (fetched / "node1/log.txt").read_text() == "rank 0 starts with 0\nrank 1 starts with 1\n"
     assert not (fetched / "node1/out").exists(), "node1 has what node0 had saved before the restart"
+    elsewhere = ("--runs-dir", str(two_hosts.folder / f"elsewhere-{launcher}"), *two_hosts.options[-2:])
+    expect_exit(two_hosts.orch("fetch", run, *elsewhere, "--from", "out", "--to", str(fetched / "elsewhere")))
+    assert [path.name for path in (fetched / "elsewhere").iterdir()] == ["saved.pt"]
+    expect_exit(two_hosts.orch("fetch", run, *elsewhere))
