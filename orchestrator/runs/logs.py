@@ -85,9 +85,7 @@ def followed_lines(
     logs: dict[Path, tuple[Tail, LineParser]] = {}
 
     def lines(*, last: bool) -> Iterator[LogLine]:
-        paths = [(rank, node, folder / files.RANK_LOG.format(rank)) for rank, node in nodes().items()]
-        paths += [log for log in moved_logs(folder) if log[0] in nodes()]
-        for rank, node, path in paths:
+        for rank, node, path in local_logs(folder, nodes()):
             if path not in logs:
                 logs[path] = Tail(path, starts.get(path, 0)), LineParser()
             tail, parser = logs[path]
@@ -111,10 +109,14 @@ def copied_lines(run: Run, nodes: Mapping[int, str], starts: Mapping[Path, int])
         nodes: the node of each rank.
         starts: the bytes of each log to skip.
     """
-    logs = [(rank, node, run.folder / files.RANK_LOG.format(rank)) for rank, node in nodes.items()]
-    logs += [log for log in moved_logs(run.folder) if log[0] in nodes]
-    lines = (rank_lines(path, rank, node, starts.get(path, 0)) for rank, node, path in logs)
+    lines = (rank_lines(path, rank, node, starts.get(path, 0)) for rank, node, path in local_logs(run.folder, nodes))
     return heapq.merge(*lines, key=lambda line: line.time)
+
+
+def local_logs(folder: Path, nodes: Mapping[int, str]) -> list[tuple[int, str, Path]]:
+    """Return the local logs of ranks, also those from nodes on which they have run before: rank, node and path."""
+    logs = [(rank, node, folder / files.RANK_LOG.format(rank)) for rank, node in nodes.items()]
+    return logs + [log for log in moved_logs(folder) if log[0] in nodes]
 
 
 def moved_logs(folder: Path) -> list[tuple[int, str, Path]]:
