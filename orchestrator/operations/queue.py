@@ -136,11 +136,10 @@ def stop_array(base: Path, array: str) -> list[CleanupReport] | None:
     Raises:
         ExecuteError: if the process that starts its runs does not end.
     """
-    if not (members := store.members(base, array)):
-        return None
+    members = store.members(base, array)
     unfinished = [run for run in members if not run.has_ended]
-    stop(base / store.array_of(base, array))
-    return [runs.handle_of(store.load(run.folder)).stop() for run in unfinished]
+    stop(base / store.array_of(base, array))  # also the queue of a single run
+    return [runs.handle_of(store.load(run.folder)).stop() for run in unfinished] if members else None
 
 
 def stop(queue: Path) -> None:
