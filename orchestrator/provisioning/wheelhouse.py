@@ -185,7 +185,7 @@ def package_of(wheel: Path) -> str:
     return canonicalize_name(wheel.name.partition("-")[0])
 
 
-def sbom(name: str, wheels: Iterable[Wheel]) -> str:
+def sbom(name: str, wheels: Iterable[Wheel], *, kind: str = "container") -> str:
     """Return the packages with their SHA-256 as JSON of CycloneDX 1.5.
 
     Args:
@@ -193,7 +193,8 @@ def sbom(name: str, wheels: Iterable[Wheel]) -> str:
         wheels: the packages.
         kind: CycloneDX's type of the component.
     """
-    return render_template("image/sbom.json.j2", name=name, wheels=sorted(wheels, key=lambda wheel: wheel.name))
+    wheels = sorted(wheels, key=lambda wheel: wheel.name)
+    return render_template("image/sbom.json.j2", name=name, kind=kind, wheels=wheels)
 
 
 def add_packages(
