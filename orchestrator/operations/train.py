@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,7 +33,7 @@ from orchestrator.runs import store
 from orchestrator.targets import registry
 from orchestrator.targets.interface import RunHandle
 
-START_LOCK = "start.lock"  # in the folder of a run that is resumed
+RESUME_LOCK = ".resume.lock"  # in the folder of all runs, which an array of a thousand runs needs only once
 
 
 def plan(request: TrainRequest, resume: Resume | None = None) -> Plan:
@@ -85,9 +85,8 @@ def start(plan: Plan, base: Path, resumed: Sequence[store.Run] = ()) -> RunHandl
     Raises:
         OrchError: if a run cannot be started, or another command has resumed it.
     """
-    with ExitStack() as locks:
+    with exclusive(base / RESUME_LOCK) if resumed else nullcontext():
         for run in resumed:
-            locks.enter_context(exclusive(run.folder / START_LOCK))
             now = store.load(run.folder)
             if not now.has_ended or now.outcome != run.outcome:
                 raise RequestError.about("resumed-run", run=now, arguments=store.cli_arguments(run.folder))
