@@ -46,9 +46,10 @@ def text_documents(block: Block) -> Iterator[str]:
     """Yield the documents that begin in a block; blank lines separate documents.
 
     Raises:
-        RecipeError: if one of them is not UTF-8 text, or has Windows line endings.
+        RecipeError: if the block is not UTF-8 text, or has Windows line endings.
     """
     with mapped(block.file) as content:
+        check_text(block, content)
         for match in BEGIN.finditer(content, max(0, block.start - len(GAP)), block.end):
             if block.start <= match.end() < block.end:
                 end = content.find(GAP, match.end())
@@ -57,21 +58,29 @@ def text_documents(block: Block) -> Iterator[str]:
                     yield text
 
 
+def check_text(block: Block, content: mmap.mmap) -> None:
+    """Check a block before its documents are read: without blank lines, all of a file would be one.
+
+    Raises:
+        RecipeError: if it has Windows line endings, or NULs, as UTF-16 and binary files do.
+    """
+    if content.find(b"\r\n", block.start, block.end) >= 0:
+        hint = "Convert it to LF first: `dos2unix FILE`."
+        raise RecipeError(f"{block.file} has Windows line endings (CRLF). {hint}")
+    if (position := content.find(b"\0", block.start, block.end)) >= 0:
+        raise RecipeError(f"{block.file} is not UTF-8 text: byte {position}: a NUL.")
+
+
 def decode(file: Path, start: int, data: bytes) -> str:
     """Return a document that begins at byte `start` of a file as text.
 
     Raises:
-        RecipeError: if it is not UTF-8 text, or has Windows line endings.
+        RecipeError: if it is not UTF-8 text.
     """
     try:
-        text = data.decode()
-        if (position := data.find(0)) >= 0:  # valid in UTF-8, but a sign of UTF-16 or of a binary file
-            raise UnicodeDecodeError("utf-8", data, position, position + 1, "a NUL")
+        return data.decode()
     except UnicodeDecodeError as error:
         raise RecipeError(f"{file} is not UTF-8 text: byte {start + error.start}: {error.reason}.") from error
-    if "\r\n" in text:
-        raise RecipeError(f"{file} has Windows line endings (CRLF). Convert it to LF first: `dos2unix FILE`.")
-    return text
 
 
 def mapped(path: Path) -> mmap.mmap:
