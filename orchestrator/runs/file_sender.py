@@ -105,7 +105,8 @@ class FileSender:
         self.folders = folders
         self.folder = ""
         self.entries: tuple[Entry, ...] = ()
-        request = json.dumps([list(folders), f"{run_dir}/{files.PROJECT}", f"{run_dir}/{files.RECEIVED}"])
+        names = [f"{run_dir}/{name}" if run_dir else "" for name in (files.PROJECT, files.RECEIVED)]
+        request = json.dumps([list(folders), *names])
         program.send(Path(send_files.__file__).read_bytes() + request.encode() + b"\n")
 
     def list(self) -> None:

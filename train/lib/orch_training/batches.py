@@ -135,7 +135,7 @@ def epoch_order(size: int, seed: int, lengths: Sequence[int] = (), batch: int = 
     return [*(row for first in firsts.tolist() for row in rows[first : first + batch]), *order[filled:]]
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Micros(Dataset[dict[str, Any]]):
     """The micro batches of this rank, numbered through all epochs, each with its weight.
 
