@@ -204,7 +204,7 @@ struct Linear : torch::autograd::Function<Linear> {
     auto output = at::empty({input.size(0), outputs}, input.options());
     const auto* added = bias ? bias->const_data_ptr<float>() : nullptr;
     multiply(input.contiguous(), right, input.size(0), outputs, inputs, added, output.data_ptr<BFloat16>());
-    // As torch's product does: a checkpointed module may be computed again by the other one of the two.
+    // What torch's product saves, because either of them may compute a checkpointed module again.
     context->save_for_backward(
         {weight.requires_grad() ? input : at::Tensor(), input.requires_grad() ? converted.t() : at::Tensor()});
     context->saved_data["has_bias"] = bias.has_value();

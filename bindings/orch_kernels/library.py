@@ -12,7 +12,7 @@ from orch_kernels._built import TORCH
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 KINDS = (torch.Tensor, torch.nn.Parameter)
-KEYS = getattr(torch._C, "_TorchDispatchModeKey", None)  # torch 2.0 and 2.1 have none
+MODE_KEYS = getattr(torch._C, "_TorchDispatchModeKey", None)  # torch 2.0 and 2.1 have none
 
 
 @cache
@@ -50,7 +50,10 @@ def is_traced() -> bool:
     """
     if torch._C._len_torch_dispatch_stack() == 0:
         return False
-    return KEYS is None or any(torch._C._get_dispatch_mode(key) for key in (KEYS.FAKE, KEYS.PROXY, KEYS.FUNCTIONAL))
+    if MODE_KEYS is None:
+        return True
+    keys = (MODE_KEYS.FAKE, MODE_KEYS.PROXY, MODE_KEYS.FUNCTIONAL)
+    return any(torch._C._get_dispatch_mode(key) is not None for key in keys)
 
 
 def is_plain(tensor: torch.Tensor) -> bool:

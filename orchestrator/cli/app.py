@@ -137,6 +137,7 @@ def set_table_defaults(command: Any, ctx: Any, args: Sequence[str]) -> None:
     """
     variables = {parameter.name: parameter.envvar for parameter in command.params}
     trains = "recipe" in variables or "inputs" in variables
+    # A command that needs an inventory also reads it from a variable.
     names = {name for name, variable in variables.items() if trains or (variable and name in ("inventory", "runs_dir"))}
     shows_help = any(argument in HELP for argument in args)
     if names and not ctx.resilient_parsing and not shows_help and (table := tool_options()).values:

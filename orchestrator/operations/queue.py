@@ -49,7 +49,8 @@ def submit(plan: Plan, base: Path) -> RunHandle:
     queue = base / (first.rpartition("-")[0] if plan.array else first)
     unmasked = {name: {key: getattr(member.request, key) for key in WITH_SECRETS} for name, member in members.items()}
     store.make_folder(queue)
-    lock = queued.lock(queue)  # the runs wait from here on, also for whoever handles Ctrl-C before their process begins
+    # The runs wait as long as this is locked. An exception keeps it open until it is handled: Ctrl-C stops them.
+    lock = queued.lock(queue)
     (queue / queued.STOP).unlink(missing_ok=True)
     for name, member in members.items():
         store.create(member, base / name)
@@ -131,7 +132,7 @@ def follow(base: Path, names: Sequence[str], notify: Notify) -> Iterator[RunOutc
 
 
 def stop_array(base: Path, array: str) -> list[CleanupReport] | None:
-    """Stop all runs of an array, and return what was ended of each run that had not ended; None if it is no array.
+    """Stop all runs of an array, and return a report for each that had not ended; None if there is no such array.
 
     Raises:
         ExecuteError: if the process that starts its runs does not end.

@@ -294,10 +294,10 @@ def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:
     """Return the interface of every node; raise PlanError if it cannot be determined."""
     node_links = links(nodes)
     # One decision per reason, with the interfaces and the nodes that have each.
-    reasons = grouped((link.reason, (link.interface, link.node)) for link in node_links)
+    by_reason = grouped((link.reason, (link.interface, link.node)) for link in node_links)
     decisions = (
-        Decision("network", "; ".join(f"{name} on {fold(names)}" for name, names in grouped(pairs).items()), reason)
-        for reason, pairs in reasons.items()
+        Decision("network", "; ".join(f"{name} on {fold(names)}" for name, names in grouped(links_of).items()), reason)
+        for reason, links_of in by_reason.items()
     )
     return Choice(node_links, tuple(decisions))
 

@@ -134,13 +134,17 @@ def write_record(record: RunRecord, folder: Path, origin: Origin | None = None) 
         ExecuteError: if plan.json cannot be written.
         RequestError: if the folder cannot be created, which suggests a wrong `--runs-dir`.
     """
+    make_folder(folder)
     with explained_errors(folder):
-        make_folder(folder)
         write_json(folder / PLAN, records.render(record) | (values.record(origin) if origin else {}))
 
 
 def make_folder(folder: Path) -> None:
-    """Create the folder of a run, or of a queue, below that of all runs; like write_record(), which does it, too."""
+    """Create the folder of a run or of a queue, and the folder of all runs.
+
+    Raises:
+        OrchError: as write_record().
+    """
     with explained_errors(folder):
         if not folder.parent.exists():
             write_whole(make_user_folder(folder.parent) / GIT_IGNORE, "*\n")

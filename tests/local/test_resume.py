@@ -55,10 +55,10 @@ def test_run_of_this_machine_is_resumed_with_another_number_of_ranks_and_a_chang
 
 
 def test_run_that_two_commands_resume_at_once_starts_once(orch: Orch, tmp_path: Path) -> None:
-    again = tmp_path / "again"
-    script = write_script(tmp_path, f"import os, time\nassert os.path.exists({str(again)!r})\ntime.sleep(600)\n")
+    marker = tmp_path / "marker"
+    script = write_script(tmp_path, f"import os, time\nassert os.path.exists({str(marker)!r})\ntime.sleep(600)\n")
     expect_exit(orch("train", script), 1)
-    again.touch()
+    marker.touch()
     commands = [start_orch(tmp_path, "resume", "--detach") for _ in range(2)]
     errors = [command.communicate(timeout=120)[1] for command in commands]
     assert sorted(command.returncode for command in commands) == [0, 2], errors

@@ -172,24 +172,24 @@ def test_checkpointed_module_draws_the_same_mask_again(reentrant: bool) -> None:
 @pytest.mark.parametrize("kind", ["mode", "subclass"])
 def test_functions_have_one_identity_for_whoever_overrides_them(kind: str) -> None:
     """Libraries such as torchao compare them with what torch.nn.functional has, and keep tables of them."""
-    seen = []
+    overridden = []
 
     class Mode(BaseTorchFunctionMode):
         def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(function)
+            overridden.append(function)
             return super().__torch_function__(function, types, args, kwargs)
 
     class Subclass(torch.Tensor):
         @classmethod
         def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-            seen.append(function)
+            overridden.append(function)
             return super().__torch_function__(function, types, args, kwargs)
 
     x = torch.ones(1, 1, 64, 64)
     x, mode = (x, Mode()) if kind == "mode" else (x.as_subclass(Subclass), contextlib.nullcontext())
     with mode:
         F.scaled_dot_product_attention(F.dropout(F.linear(x, x[0, 0])), x, x)
-    assert {F.linear, F.dropout, F.scaled_dot_product_attention} <= {*seen}
+    assert {F.linear, F.dropout, F.scaled_dot_product_attention} <= {*overridden}
 
 
 def test_make_fx_traces_torchs_dropout() -> None:

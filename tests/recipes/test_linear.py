@@ -113,8 +113,8 @@ def test_the_same_tensors_are_saved_as_by_torch(rows: Any, trained: tuple[bool, 
             function(*tensors)
     for value, expected in zip(*saved[::-1], strict=True):
         assert torch.equal(value, expected)
-    places = [[tensor.data_ptr() for tensor in tensors if tensor.shape == (64, 32)] for tensors in saved]
-    assert len({*places[1]}) == len({*places[0]})
+    addresses = [[tensor.data_ptr() for tensor in tensors if tensor.shape == (64, 32)] for tensors in saved]
+    assert len({*addresses[1]}) == len({*addresses[0]})
 
 
 def test_checkpointed_layer_may_be_computed_again_by_torch() -> None:

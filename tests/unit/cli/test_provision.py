@@ -14,7 +14,7 @@ READ = "import sys; from ansible.cli import CLI; print(CLI.get_password_from_fil
 
 
 def test_ansible_reads_the_password_from_a_file_that_is_in_no_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file in a folder would stay there if a signal ended the program."""
+    """Check that no file can stay in a folder when a signal ends the program."""
     monkeypatch.setattr("getpass.getpass", lambda prompt: "open-sesame")
     with become_password(is_interactive=True) as variables:
         (path,) = map(Path, variables.values())

@@ -222,14 +222,14 @@ def make_windows(questions: Sequence[Question], tokenizer: Any, *, max_length: i
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
-        answers = [question.answers[0].text if question.answers else "" for question in chunk]
-        answer_offsets = tokenizer(answers, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        texts = [question.answers[0].text if question.answers else "" for question in chunk]
+        answer_offsets = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         for row, index in enumerate(encoded["overflow_to_sample_mapping"]):
             parts = zip(encoded["offset_mapping"][row], encoded.sequence_ids(row), strict=True)
             offsets = [tuple(offset) if part == 1 else None for offset, part in parts]
-            answer = dict(zip(ANSWER, answer_tokens(offsets, chunk[index], answer_offsets[index]), strict=True))
+            labels = dict(zip(ANSWER, answer_tokens(offsets, chunk[index], answer_offsets[index]), strict=True))
             inputs = {name: encoded[name][row] for name in INPUTS if name in encoded}
-            windows.append(Window(question=first + index, inputs={**inputs, **answer}, offsets=offsets))
+            windows.append(Window(question=first + index, inputs={**inputs, **labels}, offsets=offsets))
     return windows
 
 
@@ -247,15 +247,17 @@ def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int
             raise RecipeError(describe("long-question", question=question, **numbers))
 
 
-def answer_tokens(offsets: Sequence[Offset | None], question: Question, inside: Sequence[Offset]) -> tuple[int, int]:
+def answer_tokens(
+    offsets: Sequence[Offset | None], question: Question, answer_offsets: Sequence[Offset]
+) -> tuple[int, int]:
     """Return the first and last token of the first answer, or (0, 0) unless all of it is inside.
 
     Args:
         offsets: those of a window.
         question: the question.
-        inside: the offsets in the answer alone. White space at its ends, and what the tokenizer drops, are in none.
+        answer_offsets: those of the answer alone, without white space at its ends and what the tokenizer drops.
     """
-    inside = [offset for offset in inside if question.answers[0].text[slice(*offset)].strip()]
+    inside = [offset for offset in answer_offsets if question.answers[0].text[slice(*offset)].strip()]
     if not inside:
         return 0, 0
     first, last = (question.answers[0].start + position for position in (inside[0][0], inside[-1][1]))

@@ -23,7 +23,7 @@ def replace_function(owner: type | ModuleType, name: str, replacement: Callable[
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         return replacement(original, *args, **kwargs)
 
-    if isinstance(owner, ModuleType):  # the original may be that of another module, and stay there
+    if isinstance(owner, ModuleType):  # pickle looks for a function in its module
         wrapper.__module__ = owner.__name__
     for module in (owner, *owners):
         setattr(module, name, wrapper)
@@ -71,7 +71,8 @@ def watch_steps(before: Callable[..., object] | None = None, after: Callable[...
     module: Any = importlib.import_module("torch.optim.optimizer")
     if not hasattr(module, "register_optimizer_step_pre_hook"):
         return False
-    # Unlike torch.compiler.disable(), this imports torch._dynamo only when a hook runs.
+    # Unlike torch.compiler.disable(), this imports torch._dynamo only when a hook runs. It sets an attribute, which
+    # bound methods do not allow.
     not_compiled = getattr(module.torch, "_disable_dynamo", lambda hook: hook)
     for kind, hook in (("pre", before), ("post", after)):
         if hook:

@@ -36,7 +36,7 @@ from orch_node.rank.weight_inspection import parameters
 AVERAGING = re.compile(
     r"average_parameters|ModelAverager|all_(reduce|gather)\w*\([^)\n]*(param|weight|\.data\b|\bp\b|state_dict|flat|vector)"
 )
-# One that may do so, whatever it is called with.
+# A collective that may average weights, whatever its arguments are called.
 EXCHANGE = re.compile(r"\ball_(reduce|gather)|\bdist(ributed)?\.(reduce|gather|broadcast|all_to_all)")
 CPU_BACKENDS = ("ccl", "gloo", "mpi")
 
