@@ -90,16 +90,22 @@ def test_rank_with_more_sends_than_others_may_continue_after_their_end(orch: Orc
 
 
 EXIT_HANDLERS = """
-import atexit
+import atexit, pickle, threading
 import torch
 import torch.distributed as dist
+class Model:
+    pass
 dist.init_process_group()
 atexit.register(dist.destroy_process_group)
 def add():
     ranks = torch.ones(1)
     dist.all_reduce(ranks)
-    print("ADDED", ranks.item())
+    print("ADDED", ranks.item(), len(pickle.dumps(Model())))
 atexit.register(add)
+def save():
+    threading.main_thread().join()
+    print("SAVED", len(pickle.dumps(Model())))
+threading.Thread(target=save).start()
 """
 
 
@@ -107,4 +113,5 @@ atexit.register(add)
 def test_exit_handlers_may_use_and_destroy_the_group(orch: Orch, tmp_path: Path, backend: str) -> None:
     process = expect_exit(orch("train", write_script(tmp_path, EXIT_HANDLERS), "--ppn", "2", "--backend", backend))
     assert "atexit" not in process.stdout + process.stderr
-    assert all("ADDED 2.0" in rank_log(last_run(tmp_path), rank) for rank in (0, 1))
+    logs = [rank_log(last_run(tmp_path), rank) for rank in (0, 1)]
+    assert all("ADDED 2.0" in log and "SAVED" in log for log in logs), logs

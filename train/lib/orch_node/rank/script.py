@@ -11,6 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 from orch_node.protocol import files
 from orch_node.protocol.environment import BINDINGS, PYTHON_PATH, python_path
@@ -114,13 +115,18 @@ def find_module(name: str) -> ModuleSpec | None:
 
 
 def run_program(argv: list[str]) -> None:
-    """Run the program as `python SCRIPT ARGS` or `python -m MODULE ARGS` would."""
+    """Run the program as `python SCRIPT ARGS` or `python -m MODULE ARGS` would.
+
+    Its module remains the main module after its end, because threads and exit handlers may pickle its classes.
+    """
+    main = sys.modules["__main__"] = ModuleType("__main__")
     if argv[0] == MODULE:
         _, name, *arguments = argv
         sys.argv = [MODULE, *arguments]  # packages see this; the module itself sees its file
         sys.path.insert(0, os.getcwd())
-        runpy.run_module(name, run_name="__main__", alter_sys=True)
+        vars(runpy)["_run_module_as_main"](name)
     else:
         sys.argv = argv
         sys.path.insert(0, str(Path(argv[0]).resolve().parent))
-        runpy.run_path(argv[0], run_name="__main__")
+        vars(main)["__file__"] = argv[0]
+        exec(compile(Path(argv[0]).read_bytes(), argv[0], "exec", dont_inherit=True), vars(main))  # noqa: S102
