@@ -93,6 +93,22 @@ def test_signal_handler_of_a_script_is_called_and_stacks_are_traced(orch: Orch, 
     assert read_outcome(run)["nodes"]["node0"]["left"] == []
 
 
+FAILS_WITH_OPEN_FILE = """
+import sys
+metrics = open("metrics.csv", "w")
+metrics.write("1,0.5")
+sys.excepthook = lambda kind, error, trace: print("HANDLED", kind.__name__, trace.tb_frame.f_code.co_name)
+raise ValueError
+"""
+
+
+def test_script_that_fails_keeps_what_it_has_written_and_handles_its_exception(orch: Orch, tmp_path: Path) -> None:
+    script = write_script(tmp_path, FAILS_WITH_OPEN_FILE)
+    process = expect_exit(orch("train", script, "--ppn", "1", "--backend", "gloo"), 1)
+    assert (tmp_path / "metrics.csv").read_text() == "1,0.5"
+    assert process.stdout == "HANDLED ValueError <module>\n"
+
+
 INVALID_REPORTS = r"""
 import json, os, torch
 import torch.distributed as dist

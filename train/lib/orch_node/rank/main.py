@@ -51,6 +51,7 @@ CPP_FRAME = re.compile(
 )
 MESSAGE_PART = 600  # characters at each end of a long message
 SHORT_FRAMES = 6  # of a long traceback
+NO_HANDLERS = ("sys", "torch.distributed.distributed_c10d")  # modules whose sys.excepthook only prints
 BACKENDS_THAT_EXIT = ("ccl", "mpi")  # their C++ exit handlers finalize MPI and end the process
 
 
@@ -216,9 +217,6 @@ def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> N
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()
     flush()
-    for file in objects_of((io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-        with contextlib.suppress(OSError, ValueError):
-            file.flush()  # which the script has left open
     if backend in BACKENDS_THAT_EXIT:
         send(replace(counts(), leaving=True))
         ctypes.PyDLL(None).exit(0)
@@ -226,9 +224,9 @@ def leave(torch: ModuleType, backend: str, counts: Callable[[], Heartbeat]) -> N
 
 
 def flush() -> None:
-    """Flush the loggers and the standard streams."""
+    """Flush the loggers, the standard streams, and files that the script has left open."""
     logging.shutdown()
-    for stream in (sys.stdout, sys.stderr):
+    for stream in (sys.stdout, sys.stderr, *objects_of((io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom))):
         with contextlib.suppress(OSError, ValueError):  # closed by the script, or a full disk
             stream.flush()
 
@@ -254,9 +252,21 @@ def give_up(error: BaseException, counts: Callable[[], Heartbeat] | None = None,
     else:
         code = 130 if isinstance(error, KeyboardInterrupt) else 1
         send(Raised(text=script_traceback(error, is_short=True)))  # before the log: its disk may be full
-        write_error(script_traceback(error))
+        if getattr(sys.excepthook, "__module__", "") in NO_HANDLERS or isinstance(error, checks.RankError):
+            write_error(script_traceback(error))
+        else:
+            call_handler(error)
     flush()
     EXIT(code)
+
+
+def call_handler(error: BaseException) -> None:
+    """Call the script's handler of uncaught exceptions with the traceback of the script."""
+    trace = error.__traceback__
+    while trace and trace.tb_next and trace.tb_frame.f_code.co_filename.startswith(HIDDEN_FRAMES):
+        trace = trace.tb_next
+    with contextlib.suppress(BaseException):  # whatever it does, this rank ends
+        sys.excepthook(type(error), error, trace)
 
 
 def write_error(text: str) -> None:
