@@ -451,6 +451,9 @@ AVERAGED = {
     "functional": "functional(5)",
     "another-model-at-the-end": "steps(model, adam)\n"
     "for weight in model.state_dict().values():\n    dist.all_reduce(weight.clone())",
+    "by-parts": "steps(model, adam)\n"
+    "for weight in (model[0].weight, model[1].weight):\n"
+    "    dist.reduce_scatter_tensor(torch.zeros(weight.numel() // 2), weight.detach().flatten())",
     "by-objects": "import copy\nfor part in range(2):\n"
     "    used = copy.deepcopy(model); steps(used, torch.optim.SGD(used.parameters(), lr=0.1))\n"
     "    states = [None, None]; dist.all_gather_object(states, used.state_dict())\n"
@@ -496,6 +499,12 @@ TOGETHER = {
     "copy-for-a-range-test": "import copy; ddp = DDP(model); used = copy.deepcopy(model)\n"
     "finder = torch.optim.SGD(used.parameters(), lr=0.1)\n"
     "for _ in range(4):\n    used(torch.ones(1, 6)).sum().backward(); finder.step()\nsteps(ddp, adam)",
+    "experts": "class Exchange(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+    "        out = torch.empty_like(x); dist.all_to_all_single(out, x); return out\n"
+    "    backward = staticmethod(lambda ctx, x: Exchange.forward(ctx, x.contiguous()))\n"
+    "ddp = DDP(model); torch.manual_seed(rank); expert = torch.nn.Linear(6, 6)\n"
+    "weights = [*model.parameters(), *expert.parameters()]\n"
+    "steps(lambda x: ddp(Exchange.apply(expert(x))), torch.optim.SGD(weights, lr=0.1))",
     "pickled-functions": "import pickle\n"
     "for function in (dist.destroy_process_group, dist.all_reduce, torch.autograd.backward):\n"
     "    assert pickle.loads(pickle.dumps(function)) is function",

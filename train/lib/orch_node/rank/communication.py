@@ -20,9 +20,16 @@ from orch_node import preemption
 from orch_node.rank import child_processes
 from orch_node.rank.hooks import replace_function, wrap
 
-# Methods of torch's ProcessGroup that its Python functions call; the last ones reduce.
-COLLECTIVES = ("allgather", "_allgather_base", "alltoall", "alltoall_base", "barrier", "broadcast", "gather", "scatter")
-REDUCTIONS = ("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base")
+# Methods of torch's ProcessGroup that its Python functions call, also those of older releases; the last ones reduce.
+COLLECTIVES = (
+    *("allgather", "allgather_coalesced", "_allgather_base", "allgather_into_tensor_coalesced", "all_gather_single"),
+    *("all_gather_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single"),
+    *("barrier", "broadcast", "gather", "scatter"),
+)
+REDUCTIONS = (
+    *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"),
+    *("reduce_scatter_tensor_coalesced", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+)
 LOCK = threading.Lock()  # held while groups are inspected and while they are destroyed
 WORLD = ""  # the key of the default group, in which every rank takes part
 MAX_GROUPS = 100  # the newest groups of a rank; the counts of more do not fit into an event
