@@ -176,7 +176,9 @@ def train(_):
     for step in range(3):
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
-torch.multiprocessing.start_processes(train, nprocs=1, start_method="fork")
+process = torch.multiprocessing.get_context("fork").Process(target=train, args=(0,))
+process.start()
+process.join()
 """
 
 

@@ -206,6 +206,8 @@ class CommunicationCheck(TrainingCheck):
                 self.comparison.unequal_start_error = self.error
                 self.size = largest_size(parameters([optimizer]))
                 if not any(map(EXCHANGE.search, sources)):
+                    if os.getpid() != self.pid:  # its parent may ignore how it ends
+                        child_processes.write_mark(child_processes.REFUSED, self.placement.rank, str(self.error))
                     raise self.error
 
     def has_communicated(self) -> bool:
