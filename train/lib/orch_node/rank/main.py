@@ -133,8 +133,10 @@ def train(torch: ModuleType, layout: RunLayout, placement: RankEntry, argv: list
         trained = metrics.trained or child_processes.mark_of(child_processes.TRAINED, placement.rank).exists()
         groups = communication.newest_groups(collectives)
         send(ScriptEnded(world_collectives=collectives[communication.WORLD], groups=groups, trained=trained))
-        if placement.rank == 0 and check.trained_in_fp32:
-            computation.advise(metrics.steps)
+        if placement.rank == 0:
+            metrics.report_steps(in_all=True)
+            if check.trained_in_fp32:
+                computation.advise(metrics.steps)
 
     report_exits(report_end)
     if run_script(argv, counts):

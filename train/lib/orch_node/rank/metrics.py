@@ -141,11 +141,17 @@ class Metrics:
         self.sent = replace(heartbeat, idle=is_same)
         send(self.sent)
 
-    def report_steps(self) -> None:
-        """Report the number of steps and their rate, from time to time until the script reports progress itself."""
+    def report_steps(self, *, in_all: bool = False) -> None:
+        """Report the number of steps and their rate, unless the script reports progress itself.
+
+        Args:
+            in_all: with the rate since the begin; otherwise since the last report, if that was long ago.
+        """
+        if in_all:
+            self.reported_at, self.reported_steps = self.began, 0
         now, steps = time.monotonic(), self.steps
-        seconds = now - self.reported_at
-        if PROGRESS_REPORTED or seconds < max(HEARTBEAT_SECONDS, (now - self.began) / MAX_REPORTS):
+        seconds, pause = now - self.reported_at, max(HEARTBEAT_SECONDS, (now - self.began) / MAX_REPORTS)
+        if PROGRESS_REPORTED or (seconds < pause and not in_all):
             return
         if steps > self.reported_steps:
             rate = round((steps - self.reported_steps) / seconds, 3)
