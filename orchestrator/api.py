@@ -437,7 +437,7 @@ def resume(
         force=force,
     )
     base, listener = Path(runs_dir).absolute(), notify or (lambda line: None)
-    runs = resuming.find_runs(base, str(run_id), listener)
+    runs = resuming.find_runs(base, str(run_id), listener, force=force)
     if len(runs) > 1:
         raise RequestError("orch.resume starts one run, not an array.", hint="Call it once for each of its runs.")
     return Run(training.start(resuming.plan(runs[0], changes, base, listener), base, runs))

@@ -10,7 +10,7 @@ from orch_node.protocol.events import Launched
 from orch_node.protocol.outcome import DONE, REFUSED
 from orch_node.protocol.values import ProtocolError
 
-from orchestrator.errors import ExecuteError, RequestError
+from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.files import sha256
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import Nodes
@@ -65,13 +65,14 @@ class Changes:
         return replace(request, ppn=ppn, env=(*env, *self.env), wait_for_cores=waits, **fields)
 
 
-def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
+def find_runs(base: Path, name: str, notify: Notify, *, force: bool = False) -> list[Run]:
     """Return the run of an id, the unfinished runs of an array's id, or the newest unfinished run for `last`.
 
     Args:
         base: the folder of all runs.
         name: the id, or `last`.
         notify: called with each warning.
+        force: whether a run whose node0 does not respond may be resumed.
 
     Raises:
         RequestError: if there is no such run, or it cannot be resumed.
@@ -89,8 +90,22 @@ def find_runs(base: Path, name: str, notify: Notify) -> list[Run]:
             check_unfinished(members[-1])
         return selected
     run = runs.find_refreshed(base, name, None, notify)
+    if problem := loss_of(run):
+        if not force:
+            raise RequestError.about("lost-run", run=run, problem=problem, arguments=store.cli_arguments(run.folder))
+        run = replace(run, state=store.LOST)
     check_unfinished(run)
     return [run]
+
+
+def loss_of(run: Run) -> str:
+    """Return why node0 of a running run on hosts over SSH cannot be reached, or ''."""
+    if run.state == "running" and run.record.node0.via and not run.record.location:
+        try:
+            runs.handle_of(run).refresh()
+        except ConnectionLost as error:
+            return error.message.removesuffix(".")
+    return ""
 
 
 def limit_of(members: list[Run]) -> int | None:

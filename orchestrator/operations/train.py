@@ -88,9 +88,10 @@ def start(plan: Plan, base: Path, resumed: Sequence[store.Run] = ()) -> RunHandl
     with exclusive(base / RESUME_LOCK) if resumed else nullcontext():
         for run in resumed:
             now = store.load(run.folder)
-            if not now.has_ended or now.outcome != run.outcome:
+            is_unchanged = now.record == run.record if run.state == store.LOST else now.has_ended
+            if not is_unchanged or now.outcome != run.outcome:
                 raise RequestError.about("resumed-run", run=now, arguments=store.cli_arguments(run.folder))
-            if run.state == lease.KILLED and store.was_launched(run):
+            if run.state in (lease.KILLED, store.LOST) and store.was_launched(run):
                 runs.handle_of(run).stop()  # what the supervisor has left may hold the cores
         if plan.request.wait_for_cores:
             return queue.submit(plan, base)

@@ -36,7 +36,8 @@ from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, wri
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, lease.KILLED)
-UNFINISHED = (FAILED, PREEMPTED, STOPPED, lease.KILLED)  # states of runs that `orch resume` continues
+LOST = "lost"  # no recorded state: that of a running run whose node0 does not respond while --force resumes it
+UNFINISHED = (FAILED, PREEMPTED, STOPPED, lease.KILLED, LOST)  # states of runs that `orch resume` continues
 UNFETCHED = "unfetched"  # file in the local folder of a remote run until its logs and results are there
 SUPERVISOR_ENDED = "gone"  # file in the local folder of a remote run whose supervisor has ended
 Notify = Callable[[str], None]  # called with each line for the user

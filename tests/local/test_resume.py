@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, start_orch, write_script
-from tests.local.workspaces import Workspace
+from tests.local.workspaces import Workspace, make_hosts
 from tests.support.waiting import wait_until
 
 # Rank 0 saves in its folder, and the last rank fails once.
@@ -159,3 +159,20 @@ def test_what_rank_0_saved_is_on_all_nodes_after_a_restart(two_hosts: Workspace,
     expect_exit(two_hosts.orch("fetch", run, *elsewhere, "--from", "out", "--to", str(fetched / "elsewhere")))
     assert [path.name for path in (fetched / "elsewhere").iterdir()] == ["saved.pt"]
     expect_exit(two_hosts.orch("fetch", run, *elsewhere))
+
+
+def test_run_whose_first_node_is_lost_for_good_is_resumed_without_it_by_force(tmp_path: Path) -> None:
+    script = write_script(tmp_path, "import time\nprint('begun', flush=True)\ntime.sleep(600)\n")
+    with make_hosts(tmp_path, "--ppn", "1", *GLOO) as workspace:
+        expect_exit(workspace.orch("train", script, *workspace.options, "--nodes", "node0", "--detach"))
+        wait_until(lambda: "begun" in workspace.orch("logs", "last").stdout, "the rank has started")
+        workspace.lab.disconnect(workspace.lab.hosts[0])
+        without_node0 = ("resume", last_run(tmp_path).name, "--nodes", "node1")
+        refused = expect_exit(workspace.orch(*without_node0), 2)
+        assert "may still run: node0 does not answer" in refused.stderr
+        assert "--force" in refused.stderr
+        expect_exit(workspace.orch(*without_node0, "--force", "--detach"))
+        assert "has not ended" in expect_exit(workspace.orch(*without_node0, "--force"), 2).stderr
+        expect_exit(workspace.orch("stop"), 1)  # node0 is still cut off
+        events = read_events(last_run(tmp_path), "launched")
+        assert [(event["attempt"], event["nodes"]) for event in events] == [(1, ["node0"]), (2, ["node1"])]
