@@ -35,17 +35,6 @@ inline __m256i narrow(__m256 even, __m256 odd) {
   return _mm256_blend_epi16(_mm256_srli_epi32(low, 16), high, kOddHalvesMask);
 }
 
-// Must match combine_values() in combiner_loops.h, also for NaN and for zeros of different signs.
-template <CombineOp op>
-inline __m256 combine_lanes(__m256 a, __m256 b) {
-  switch (op) {
-    case CombineOp::sum: return _mm256_add_ps(a, b);
-    case CombineOp::product: return _mm256_mul_ps(a, b);
-    case CombineOp::minimum: return _mm256_min_ps(b, a);
-    case CombineOp::maximum: return _mm256_max_ps(b, a);
-  }
-}
-
 template <CombineOp op>
 void combine_bfloat16(const void* const* sources, int count, void* out, size_t numbers) {
   const auto* const* inputs = reinterpret_cast<const BFloat16* const*>(sources);
@@ -59,8 +48,8 @@ void combine_bfloat16(const void* const* sources, int count, void* out, size_t n
     __m256 even = widen_even(first), odd = widen_odd(first);
     for (int source = 1; source < count; ++source) {
       const __m256i values = load(source, offset);
-      even = combine_lanes<op>(even, widen_even(values));
-      odd = combine_lanes<op>(odd, widen_odd(values));
+      even = op == CombineOp::sum ? _mm256_add_ps(even, widen_even(values)) : _mm256_mul_ps(even, widen_even(values));
+      odd = op == CombineOp::sum ? _mm256_add_ps(odd, widen_odd(values)) : _mm256_mul_ps(odd, widen_odd(values));
     }
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(output + offset), narrow(even, odd));
   }
@@ -68,12 +57,7 @@ void combine_bfloat16(const void* const* sources, int count, void* out, size_t n
     combine_many<op, BFloat16>(inputs, count, offset, output + offset, numbers - offset);
 }
 
+// MIN and MAX of bfloat16 are those of integers; see Reduction::by_order.
 inline Combiner find_bfloat16_combiner(CombineOp op) {
-  switch (op) {
-    case CombineOp::sum: return combine_bfloat16<CombineOp::sum>;
-    case CombineOp::product: return combine_bfloat16<CombineOp::product>;
-    case CombineOp::minimum: return combine_bfloat16<CombineOp::minimum>;
-    case CombineOp::maximum: return combine_bfloat16<CombineOp::maximum>;
-  }
-  return nullptr;
+  return op == CombineOp::sum ? combine_bfloat16<CombineOp::sum> : combine_bfloat16<CombineOp::product>;
 }

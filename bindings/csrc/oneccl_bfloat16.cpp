@@ -12,15 +12,6 @@
 namespace orch_ccl {
 namespace {
 
-CombineOp combine_op_for(ccl::reduction reduction) {
-  switch (reduction) {
-    case ccl::reduction::prod: return CombineOp::product;
-    case ccl::reduction::min: return CombineOp::minimum;
-    case ccl::reduction::max: return CombineOp::maximum;
-    default: return CombineOp::sum; // oneCCL has no further reductions for bfloat16
-  }
-}
-
 // libmpi calls operations in a mode that treats denormal numbers as zeros. Switches the mode off until the end of the
 // block.
 class EnableDenormals {
@@ -45,5 +36,6 @@ extern "C" void __wrap__Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE(
     *out_count = count;
   const EnableDenormals enable_denormals;
   const void* const sources[] = {inout, in};
-  combiner_for(NumberType::bfloat16, combine_op_for(reduction))(sources, 2, inout, count);
+  const auto op = reduction == ccl::reduction::prod ? CombineOp::product : CombineOp::sum; // see Reduction::by_order
+  combiner_for(NumberType::bfloat16, op)(sources, 2, inout, count);
 }

@@ -65,7 +65,9 @@ std::string describe(const Reduction& reduction, const at::Tensor& data) {
   return orch_ccl::describe(data) + " by " + reduction.name;
 }
 
-void average(const Reduction& reduction, at::Tensor& data, int size) {
+// Converts what the ranks have reduced to the result.
+void convert_to_result(const Reduction& reduction, at::Tensor& data, int size) {
+  to_numbers(reduction, data);
   if (reduction.average && size > 1)
     divide_in_place(data, size);
 }
@@ -77,7 +79,7 @@ Handle ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions
   auto tensor = tensors[0];
   check_output("allreduce", tensor);
   const auto reduction = reduction_for("allreduce", options.reduceOp, tensor.scalar_type());
-  auto data = as_contiguous(tensor);
+  auto data = to_integers_of_same_order(reduction, as_contiguous(tensor));
   auto gathered = make_gather_buffer(reduction, data, getSize());
   Operation operation{"allreduce", OpType::ALLREDUCE};
   operation.call = describe(reduction, data);
@@ -86,7 +88,7 @@ Handle ProcessGroupCCL::allreduce(Tensors& tensors, const c10d::AllreduceOptions
   };
   operation.finish = [=, size = getSize()]() mutable {
     fold(reduction, gathered, size, 0, data);
-    average(reduction, data, size);
+    convert_to_result(reduction, data, size);
     copy_back(data, tensor);
   };
   operation.outputs = tensors;
@@ -114,7 +116,7 @@ Handle ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::Allred
   auto shared = std::make_shared<std::vector<Bundle>>();
   for (auto& [type, bundle] : bundles) {
     bundle.reduction = reduction_for("allreduce_coalesced", options.reduceOp, type);
-    bundle.flat = flatten(bundle.members);
+    bundle.flat = to_integers_of_same_order(bundle.reduction, flatten(bundle.members));
     bundle.gathered = make_gather_buffer(bundle.reduction, bundle.flat, getSize());
     shared->push_back(bundle);
   }
@@ -128,7 +130,7 @@ Handle ProcessGroupCCL::allreduce_coalesced(Tensors& tensors, const c10d::Allred
   operation.finish = [shared, size = getSize()] {
     for (auto& bundle : *shared) {
       fold(bundle.reduction, bundle.gathered, size, 0, bundle.flat);
-      average(bundle.reduction, bundle.flat, size);
+      convert_to_result(bundle.reduction, bundle.flat, size);
       unflatten(bundle.flat, bundle.members);
     }
   };
@@ -146,7 +148,7 @@ Handle ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& opti
   const int root = static_cast<int>(options.rootRank);
   check_rank("reduce", root, getSize());
   const bool is_root = getRank() == root;
-  auto data = as_contiguous(tensor);
+  auto data = to_integers_of_same_order(reduction, as_contiguous(tensor));
   // Only the root's tensor may change; the other ranks pass scratch memory to oneCCL.
   auto out = is_root ? data : at::empty_like(data);
   auto gathered = make_gather_buffer(reduction, data, getSize());
@@ -161,7 +163,7 @@ Handle ProcessGroupCCL::reduce(Tensors& tensors, const c10d::ReduceOptions& opti
     if (!is_root)
       return;
     fold(reduction, gathered, size, 0, data);
-    average(reduction, data, size);
+    convert_to_result(reduction, data, size);
     copy_back(data, tensor);
   };
   operation.outputs = tensors;
@@ -201,7 +203,7 @@ Handle ProcessGroupCCL::reduce_to_each(
   };
   auto parts = std::make_shared<std::vector<Part>>();
   for (const auto& input : inputs) {
-    const auto from = as_contiguous(input);
+    const auto from = to_integers_of_same_order(reduction, as_contiguous(input));
     parts->push_back({from, at::empty_like(from), make_gather_buffer(reduction, from, getSize())});
   }
   Operation operation{"reduce_scatter", OpType::REDUCE_SCATTER};
@@ -218,7 +220,7 @@ Handle ProcessGroupCCL::reduce_to_each(
   operation.finish = [=, rank = getRank(), size = getSize()]() mutable {
     auto& own_part = (*parts)[rank];
     fold(reduction, own_part.gathered, size, 0, own_part.out);
-    average(reduction, own_part.out, size);
+    convert_to_result(reduction, own_part.out, size);
     output.copy_(own_part.out.view(output.sizes()));
   };
   operation.outputs = {output};
@@ -253,7 +255,7 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
         "ccl: reduce_scatter_tensor: the input must have as many elements as the outputs of all ranks together");
     const auto reduction = reduction_for("reduce_scatter_tensor", options.reduceOp, inputs[i].scalar_type());
     const auto packed_output = as_contiguous(outputs[i]);
-    const auto input = as_separate_input(inputs[i], packed_output);
+    const auto input = to_integers_of_same_order(reduction, as_separate_input(inputs[i], packed_output));
     parts->push_back(
         {reduction, input, make_gather_buffer(reduction, input, getSize()), packed_output, outputs[i]});
     if (!reduction.fold && reduction.count(outputs[i]) > wire::max_elements_per_call()) {
@@ -285,7 +287,7 @@ Handle ProcessGroupCCL::reduce_scatter_tensor_coalesced(
   operation.finish = [parts, rank = getRank(), size = getSize()] {
     for (auto& part : *parts) {
       fold(part.reduction, part.gathered, size, rank * bytes_of(part.packed_output), part.packed_output);
-      average(part.reduction, part.packed_output, size);
+      convert_to_result(part.reduction, part.packed_output, size);
       copy_back(part.packed_output, part.output);
     }
   };

@@ -84,6 +84,21 @@ Reduction bool_reduction(const char* collective, Op op) {
   }
 }
 
+at::ScalarType integer_type(size_t bytes) {
+  return bytes == 2 ? at::kShort : bytes == 4 ? at::kInt : at::kLong;
+}
+
+int64_t largest_integer(size_t bytes) {
+  return INT64_MAX >> (64 - 8 * bytes);
+}
+
+// The bits of a floating-point number are those of a sign and magnitude. Flipping the magnitude of negative numbers
+// gives an integer of the same order, and flipping it again gives the number.
+void flip_negative(at::Tensor bits) {
+  const auto largest = largest_integer(bits.element_size());
+  bits.bitwise_xor_(bits.lt(0).to(bits.scalar_type()).mul_(largest));
+}
+
 template <typename T>
 void divide(at::Tensor& tensor, int64_t divisor) {
   T* values = tensor.data_ptr<T>();
@@ -127,8 +142,13 @@ Reduction make_reduction(const char* collective, Op kind, at::ScalarType type) {
         return {*dtype, ccl::reduction::none, fold};
       return {*dtype, ccl::reduction::sum, nullptr, true};
     case Op::PRODUCT: return {*dtype, ccl::reduction::prod};
-    case Op::MIN: return {*dtype, ccl::reduction::min};
-    case Op::MAX: return {*dtype, ccl::reduction::max};
+    case Op::MIN:
+    case Op::MAX: {
+      const bool by_order = c10::isFloatingType(type);
+      const auto compared = by_order ? arithmetic_type(integer_type(c10::elementSize(type))) : dtype;
+      const auto op = kind == Op::MIN ? ccl::reduction::min : ccl::reduction::max;
+      return {*compared, op, nullptr, false, by_order};
+    }
     default: break;
   }
   if (auto reduction = c10::isIntegralType(type, false) ? bitwise_reduction(kind, *dtype) : std::nullopt)
@@ -151,6 +171,23 @@ Reduction reduction_for(const char* collective, const c10d::ReduceOp& op, at::Sc
   reduction.name = name_of_op(op);
   reduction.bytes = c10::elementSize(type) / reduction.parts;
   return reduction;
+}
+
+at::Tensor to_integers_of_same_order(const Reduction& reduction, const at::Tensor& tensor) {
+  if (!reduction.by_order)
+    return tensor;
+  const auto numbers = tensor.detach().clone(at::MemoryFormat::Contiguous);
+  const auto largest = largest_integer(numbers.element_size());
+  auto bits = numbers.view(integer_type(numbers.element_size()));
+  const auto nan = numbers.isnan();
+  flip_negative(bits);
+  bits.masked_fill_(nan, reduction.op == ccl::reduction::min ? -largest - 1 : largest);
+  return numbers;
+}
+
+void to_numbers(const Reduction& reduction, const at::Tensor& integers) {
+  if (reduction.by_order)
+    flip_negative(integers.view(integer_type(integers.element_size())));
 }
 
 void divide_in_place(at::Tensor& tensor, int64_t divisor) {

@@ -20,6 +20,7 @@ struct Reduction {
   // this function.
   Fold fold = nullptr;
   bool average = false; // the sum is divided by the group's size afterwards
+  bool by_order = false; // the ranks reduce the integers of to_integers_of_same_order()
   size_t parts = 1; // numbers per element: two for complex types
   const char* name = ""; // of the ReduceOp, for messages
   size_t bytes = 1; // per number
@@ -29,6 +30,13 @@ struct Reduction {
 
 // Throws NotImplementedError, with an alternative, for an unsupported combination of operation and type.
 Reduction reduction_for(const char* collective, const c10d::ReduceOp& op, at::ScalarType type);
+
+// Returns the tensor itself, or, if `by_order`, a copy whose bits are those of integers of the same order, with NaN as
+// the smallest or the largest. Comparisons with NaN are false, so without this the result would depend on their order,
+// which in oneCCL differs from rank to rank.
+at::Tensor to_integers_of_same_order(const Reduction& reduction, const at::Tensor& tensor);
+// Converts the integers back in place.
+void to_numbers(const Reduction& reduction, const at::Tensor& integers);
 
 // Divides a contiguous tensor of a floating-point or complex type in place.
 void divide_in_place(at::Tensor& tensor, int64_t divisor);

@@ -36,7 +36,7 @@ def test_cpp_program_finds_no_mistake(tmp_path: Path, name, arguments):
 def test_bfloat16_results_in_shared_memory_are_rounded_once(run_ranks, capability):
     """Compare the arithmetic of each instruction set, with several numbers of sources."""
     env = {"ORCH_CCL_SHARED_MEMORY": "1"} | ({"ATEN_CPU_CAPABILITY": capability} if capability else {})
-    run_ranks("bfloat16.py", "SUM", "PRODUCT", "MIN", "MAX", launcher="bare", ranks=3, env=env)
+    run_ranks("bfloat16.py", "SUM", "PRODUCT", launcher="bare", ranks=3, env=env)
 
 
 @pytest.mark.parametrize(

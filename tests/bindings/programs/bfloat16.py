@@ -18,12 +18,7 @@ NAN = 0x7FC0
 LENGTHS = (1, 7, 17, 1001, 70_001)
 SHIFTS = (0, 1, 5)  # elements, for starts that are not aligned to vectors
 BEHIND = 0x1234  # bits behind the end of a tensor
-OPERATIONS = {
-    "SUM": torch.add,
-    "PRODUCT": torch.mul,
-    "MIN": lambda result, value: torch.where(value < result, value, result),
-    "MAX": lambda result, value: torch.where(result < value, value, result),
-}
+OPERATIONS = {"SUM": torch.add, "PRODUCT": torch.mul}
 
 
 def random_bits(rank: int, length: int) -> torch.Tensor:

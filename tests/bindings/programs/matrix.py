@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import math
 import sys
 
 import torch
@@ -62,6 +63,26 @@ def reductions(dtype: torch.dtype, op: str, size: int) -> None:
     out = torch.empty(size, dtype=dtype)
     dist.reduce_scatter(out, [chunk.clone() for chunk in inputs[RANK].view(SIZE, size)], kind)
     same(out, piece, "reduce_scatter", dtype, op, size)
+
+
+def special_numbers(dtype: torch.dtype, op: str, size: int = 200) -> None:
+    """Check that a minimum or maximum with NaN is NaN, as in torch, and has the same bits on all ranks."""
+    kind = getattr(dist.ReduceOp, op)
+    numbers = torch.tensor([0, -0.0, 1, -2, 1e-7, -1e-40, math.inf, -math.inf, math.nan], dtype=torch.float64).to(dtype)
+    order = [torch.Generator().manual_seed(rank) for rank in range(SIZE)]
+    parts = [numbers[torch.randint(len(numbers), (size * SIZE,), generator=generator)] for generator in order]
+    expected = by_hand(parts, op)
+    piece = slice(RANK * size, (RANK + 1) * size)
+    dist.all_reduce(data := parts[RANK].clone(), kind)
+    dist.all_reduce_coalesced(listed := [parts[RANK].clone()], kind)
+    dist.reduce(at_root := parts[RANK].clone(), 0, kind)
+    reduce_scatter_single(out := torch.empty(size, dtype=dtype), source := parts[RANK].clone(), kind)
+    pairs = [(data, expected), (listed[0], expected), (out, expected[piece]), (source, parts[RANK])]
+    for result, right in [*pairs, (at_root, expected if RANK == 0 else parts[RANK])]:
+        assert torch.allclose(result, right, rtol=0, atol=0, equal_nan=True), (dtype, op, result, right)
+    bits = data.view(torch.uint8)
+    dist.broadcast(bits_of_root := bits.clone(), 0)
+    same(bits, bits_of_root, "the same bits", dtype, op)
 
 
 def gathers(dtype: torch.dtype, size: int) -> None:
@@ -173,6 +194,8 @@ init()
 dtypes = (*FLOATS, *INTEGERS)
 for dtype, op in itertools.product(dtypes, ARITHMETIC):
     reductions(dtype, op, 1000)
+for dtype, op in itertools.product(FLOATS, ("MIN", "MAX")):
+    special_numbers(dtype, op)
 for dtype, op, size in itertools.product((torch.float32, torch.bfloat16), ("SUM", "AVG"), SIZES):
     reductions(dtype, op, size)
 for dtype, op in itertools.product(INTEGERS, BITWISE):
