@@ -18,6 +18,7 @@ struct Exchange {
   int root = 0;
   NumberType number_type = NumberType::uint8;
   CombineOp op = CombineOp::sum;
+  bool average = false; // its caller divides the result afterwards; the ranks compare this, too
   // `bytes` of the whole call, of which this exchange may be a stripe (see SharedExchanges); 0: it is the whole call.
   size_t bytes_of_call = 0;
 

@@ -37,7 +37,7 @@ uint64_t hash_of(const Exchange& exchange) {
   uint64_t hash = 1469598103934665603u; // FNV-1a
   for (const uint64_t part :
        {uint64_t{exchange.kind}, uint64_t{exchange.bytes}, uint64_t{exchange.whole_bytes()}, uint64_t(exchange.root),
-        uint64_t(exchange.number_type), uint64_t(exchange.op)})
+        uint64_t(exchange.number_type), uint64_t(exchange.op), uint64_t(exchange.average)})
     hash = (hash ^ part) * 1099511628211u;
   return hash;
 }

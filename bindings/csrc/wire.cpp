@@ -62,6 +62,7 @@ bool reduce_in_shared_memory(const Group& group, Exchange exchange, const Reduct
     return false;
   exchange.number_type = *number_type;
   exchange.op = *op;
+  exchange.average = reduction.average;
   events.push_back(group.shared()->begin(exchange));
   return true;
 }

@@ -13,7 +13,12 @@ def test_results_are_the_same_on_all_ranks(run_ranks, ranks, threads):
 
 
 @pytest.mark.parametrize(
-    ("case", "operation"), [("other-call", "allreduce #1 of group"), ("two-roots", "broadcast #1 of group")]
+    ("case", "operation"),
+    [
+        ("other-call", "allreduce #1 of group"),
+        ("sum-or-average", "allreduce #1 of group"),
+        ("two-roots", "broadcast #1 of group"),
+    ],
 )
 def test_ranks_with_different_calls_are_named_without_a_check(launch, case, operation):
     outcome = launch("shared.py", case, launcher="bare", env=SHARED)

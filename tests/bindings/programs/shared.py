@@ -82,6 +82,10 @@ def other_call() -> None:
     dist.all_reduce(torch.ones(10 + RANK))
 
 
+def sum_or_average() -> None:
+    dist.all_reduce(torch.ones(10), dist.ReduceOp.AVG if RANK else dist.ReduceOp.SUM)
+
+
 def two_roots() -> None:
     """Broadcast as root on each rank; calls that agree afterwards must not hide it."""
     dist.broadcast(torch.ones(70_001), RANK)
@@ -98,7 +102,13 @@ def falls_back() -> None:
     dist.all_reduce(torch.ones(3), group=dist.new_group())
 
 
-CASES = {"same-bits": same_bits, "other-call": other_call, "two-roots": two_roots, "no-memory": falls_back}
+CASES = {
+    "same-bits": same_bits,
+    "other-call": other_call,
+    "sum-or-average": sum_or_average,
+    "two-roots": two_roots,
+    "no-memory": falls_back,
+}
 
 
 def main() -> None:
