@@ -24,12 +24,16 @@ void take_options(Operation& operation, const Options& options) {
 Sizes bytes_per_rank(const at::Tensor& tensor, const std::vector<int64_t>& splits, int size) {
   if (splits.empty()) {
     TORCH_CHECK_VALUE(
-        tensor.dim() == 0 || tensor.size(0) % size == 0,
-        "ccl: all_to_all_single: dimension 0 (", tensor.size(0), ") does not divide into ", size, " equal parts");
+        tensor.dim() > 0 && tensor.size(0) % size == 0,
+        "ccl: all_to_all_single: dimension 0 of shape ", tensor.sizes(), " does not divide into ", size,
+        " equal parts");
     return Sizes(size, bytes_of(tensor) / size);
   }
   TORCH_CHECK_VALUE(
       splits.size() == static_cast<size_t>(size), "ccl: all_to_all_single needs one split per rank (", size, ")");
+  TORCH_CHECK_VALUE(
+      std::all_of(splits.begin(), splits.end(), [](int64_t rows_of_rank) { return rows_of_rank >= 0; }),
+      "ccl: all_to_all_single: a split is negative: ", splits);
   const auto rows = std::accumulate(splits.begin(), splits.end(), int64_t{0});
   TORCH_CHECK_VALUE(
       rows == tensor.size(0), "ccl: all_to_all_single: splits add up to ", rows, ", dimension 0 is ", tensor.size(0));

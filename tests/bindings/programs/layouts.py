@@ -142,6 +142,13 @@ def inputs_in_outputs() -> None:
             assert torch.equal(data, torch.cat(expected)), (length, part)
 
 
+def splits() -> None:
+    """Refuse invalid splits and scalars before any communication."""
+    for rows in ([ROWS + 1, -1] + [0] * (SIZE - 2), [ROWS], [ROWS] * SIZE):
+        assert error_of(lambda: dist.all_to_all_single(EMPTY, OWN, rows, rows)).startswith("ValueError")  # noqa: B023
+    assert error_of(lambda: dist.all_to_all_single(torch.tensor(0.0), torch.tensor(1.0))).startswith("ValueError")
+
+
 def averages() -> None:
     """Check averages of integers whose sum does not fit into their type."""
     for dtype in (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64):
@@ -169,7 +176,7 @@ init()
 for name in COLLECTIVES:
     call(name, transposed)
     call(name, inference_tensor)
-for check in (callbacks, parameters, shared_elements, inputs_in_outputs, averages):
+for check in (callbacks, parameters, shared_elements, inputs_in_outputs, splits, averages):
     check()
 dist.all_reduce(data := torch.ones(3))  # the group still works
 assert data.tolist() == [SIZE] * 3
