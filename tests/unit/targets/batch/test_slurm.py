@@ -50,6 +50,7 @@ def test_reason_of_a_waiting_job_is_explained() -> None:
         ("AssocMaxWallDurationPerJobLimit", "use --slurm time=LESS"),
         ("PartitionNodeLimit", ""),  # an administrator can return its nodes while the job waits
         ("DependencyNeverSatisfied", "use no --slurm dependency"),
+        ("MaxMemPerLimit", "use --slurm mem=LESS, with --slurm exclusive for whole nodes"),
         (NOT_IN_GROUP, "use another --slurm partition=, account= or qos="),
     ):
         assert make_job("PENDING", code).problem == problem
