@@ -46,6 +46,14 @@ def test_restarted_job_does_not_repeat_a_run_that_is_done(run_dir: Path, monkeyp
         assert job.is_done(SYSTEM, run_dir) is is_done
 
 
+def test_job_asks_its_own_cluster_whatever_clusters_its_user_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check it for a batch script: programs would need slurmdbd, and find a job of the same number elsewhere."""
+    monkeypatch.setenv("SLURM_CLUSTERS", "east,west")
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    SYSTEM.prepare()
+    assert "SLURM_CLUSTERS" not in os.environ
+
+
 def test_start_of_a_requeued_job_counts_the_attempts_of_earlier_starts(run_dir: Path) -> None:
     log = run_dir / files.EVENTS
     assert job.last_attempt(log) == 0

@@ -77,10 +77,12 @@ class SlurmNodes(NodeSystem):
     memory_hint = "--slurm mem="
 
     def prepare(self) -> None:
-        """Remove the variables of the Slurm step in which this program runs, if there is one.
+        """Remove the variables of the Slurm step in which this program runs, if there is one, and the user's clusters.
 
-        The steps that it starts would read these variables as their options.
+        The steps that it starts would read the step's variables as their options. With SLURM_CLUSTERS, scontrol and
+        squeue need slurmdbd, and look for this job's number on all these clusters.
         """
+        os.environ.pop("SLURM_CLUSTERS", None)
         if os.environ.get("SLURM_STEP_ID", BATCH_STEP) != BATCH_STEP:
             for name in [name for name in os.environ if STEP_VARIABLE.match(name)]:
                 del os.environ[name]
