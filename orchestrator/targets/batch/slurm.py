@@ -185,9 +185,10 @@ def node_kinds(text: str, options: Mapping[str, str]) -> Counter[tuple[int, int,
 SIZES = ("exclusive", "cpus-per-task", "mem", "mem-per-cpu", "oversubscribe", "gres", "cores-per-socket")
 MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 # The variables whose option has a different name; see INPUT ENVIRONMENT VARIABLES in sbatch(1).
-VARIABLES = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem"}
+VARIABLES = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "CPU_FREQ_REQ": "cpu-freq", "BURST_BUFFER": "bb"}
 NOT_OPTIONS = ("WAIT", "OUTPUT", "ERROR", "JOB_NAME", "OPEN_MODE", "ARRAY_INX")
-SITE_SETTINGS = ("EXPORT", "DEBUG")  # left to sbatch
+# Left to sbatch, for some of them have no option or one without a value.
+SITE_SETTINGS = ("EXPORT", "DEBUG", "REQ_SWITCH", "WAIT4SWITCH", "USE_MIN_NODES", "IGNORE_PBS")
 
 
 def count_gpus(entries: Iterable[str]) -> int:

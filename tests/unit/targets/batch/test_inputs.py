@@ -40,6 +40,12 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
     assert "# slurm account: c (requested)" in text
 
 
+def test_variables_of_sbatch_become_options_of_sbatch_or_are_left_to_it() -> None:
+    names = ("CPU_FREQ_REQ", "BURST_BUFFER", "REQ_SWITCH", "WAIT4SWITCH", "USE_MIN_NODES", "IGNORE_PBS")
+    result = slurm_settings(None, (), {f"SBATCH_{name}": "1" for name in names})
+    assert result.options == {"cpu-freq": "1", "bb": "1"}
+
+
 def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) -> None:
     source = tmp_path / "orch-slurm.toml"
     source.write_text('\ufeffsetup = ["module load gcc"]\nmax-requeues = 3\n')
