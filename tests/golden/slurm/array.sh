@@ -20,6 +20,7 @@
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the nodes have them)
 # kernels: orch (dropout and attention in training on CPUs, BF16 layers with AMX, FP32 products on AMD; --kernels torch keeps torch's)
 set -eu
+user_umask=$(umask)
 umask 077
 # orch passes the path of this file. A node that does not see it does not share the folder of the run.
 if [ -n "${1-}" ] && [ ! -e "$1" ]; then
@@ -202,4 +203,5 @@ ORCH_END_OF_FILE
 *) exit 2 ;;
 esac
 exec >> "$run_dir"/"slurm-${SLURM_ARRAY_JOB_ID-$SLURM_JOB_ID}_${SLURM_ARRAY_TASK_ID-0}.out" 2>&1
+umask "$user_umask"
 exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job "$run_dir"

@@ -22,6 +22,7 @@
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the image has them)
 # kernels: orch (dropout and attention in training on CPUs, BF16 layers with AMX, FP32 products on AMD; --kernels torch keeps torch's)
 set -eu
+user_umask=$(umask)
 umask 077
 # orch passes the path of this file. A node that does not see it does not share the folder of the run.
 if [ -n "${1-}" ] && [ ! -e "$1" ]; then
@@ -112,4 +113,5 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  "schema": 1
 }
 ORCH_END_OF_FILE
+umask "$user_umask"
 exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job /shared/alice/runs/20260102-030405-bert-qa-abcd

@@ -26,6 +26,7 @@
 # restarts: 1 (also without lost nodes: the recipe keeps its global batch, order and schedule)
 # kernels: orch (dropout and attention in training on CPUs, BF16 layers with AMX, FP32 products on AMD; --kernels torch keeps torch's)
 set -eu
+user_umask=$(umask)
 umask 077
 # orch passes the path of this file. A node that does not see it does not share the folder of the run.
 if [ -n "${1-}" ] && [ ! -e "$1" ]; then
@@ -118,4 +119,5 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  "schema": 1
 }
 ORCH_END_OF_FILE
+umask "$user_umask"
 exec /shared/orch/stacks/current/bin/python /shared/orch/train/node.py job /shared/alice/runs/20260102-030405-bert-qa-abcd

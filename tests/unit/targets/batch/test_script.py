@@ -43,6 +43,14 @@ def test_setup_commands_run_before_the_job_and_a_failing_one_ends_it(tmp_path: P
     assert done.stdout.startswith("a b\n")
 
 
+def test_ranks_have_the_umask_of_the_user_and_the_settings_of_the_run_are_private(tmp_path: Path) -> None:
+    script = make_plan({}, slurm_settings(None, ("setup=umask",), {})).describe()
+    script = script.replace("/shared/alice/runs", str(tmp_path))
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, umask=0o027)
+    assert done.stdout.startswith("0027\n")
+    assert (tmp_path / SITE.run_id / CONFIG).stat().st_mode & 0o777 == 0o600
+
+
 def test_time_limits_are_read_as_sbatch_reads_them() -> None:
     for text, seconds in (("2", 120), ("2:30", 150), ("1-2:30", 95_400), ("0-0:02:30", 150), ("UNLIMITED", None)):
         assert time_seconds(text) == seconds
