@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from orch_node import program
 from orch_node.batch import pbs, system
 from orch_node.protocol import batch
 
+from orchestrator.files import LIB
 from tests.support.files import write_program
 
 # What pbs_tmrsh does: another environment, no standard input, and the exit code of the command.
@@ -36,6 +38,20 @@ def tmrsh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_time_seconds_reads_a_walltime() -> None:
     for text, seconds in (("00:00:10", 10), ("26:01:00", 93_660), ("90", 90), ("abc", None)):
         assert pbs.time_seconds(text) == seconds
+
+
+def test_checkpoint_before_the_time_limit_counts_the_time_of_setup_commands(tmp_path: Path) -> None:
+    """Let a script that has slept become the program, as the script of a job does."""
+    jobs = '{"Jobs": {"7.pbs1": {"Resource_List": {"walltime": "00:10:00"}}}}'
+    write_program(tmp_path / "qstat", f"#!/bin/sh\necho '{jobs}'\n")
+    code = (
+        "import threading; from orch_node.batch.pbs import SYSTEM; SYSTEM.prepare(); "
+        "print(*(thread.interval for thread in threading.enumerate() if isinstance(thread, threading.Timer)))"
+    )
+    variables = {"PBS_JOBID": "7.pbs1", "PATH": f"{tmp_path}:{os.environ['PATH']}", "PYTHONPATH": str(LIB)}
+    script = f"sleep 2; exec {sys.executable} -c '{code}'"
+    result = subprocess.run(["sh", "-c", script], env={**os.environ, **variables}, capture_output=True, text=True)
+    assert 400 < float(result.stdout) <= 600 - 150 - 2, result
 
 
 def test_cpu_counts_reads_the_cores_of_each_node() -> None:

@@ -100,6 +100,12 @@ def time_seconds(text: str) -> int | None:
     return clock_seconds(clock, 60 ** clock.count(":"))
 
 
+def process_seconds() -> float:
+    """Return the age of this process, which began as the script of the job."""
+    started = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started / os.sysconf("SC_CLK_TCK")
+
+
 def cpu_counts(fields: Mapping[str, Any]) -> list[int]:
     """Return the CPUs of the job on each of its nodes, 0 for all of them, as qstat reports them."""
     hosts = [chunk.split("/")[0] for chunk in str(fields.get("exec_host", "")).split("+") if chunk]
@@ -240,7 +246,8 @@ class PbsNodes(NodeSystem):
         """
         limit = time_seconds(str(first_query().get("Resource_List", {}).get("walltime", "")))
         if limit is not None:
-            delay = limit - min(CHECKPOINT_SECONDS, limit / 2)  # half of a short limit is for training
+            remaining = limit - process_seconds()  # setup commands may have taken minutes
+            delay = remaining - min(CHECKPOINT_SECONDS, remaining / 2)  # half of a short time is for training
             timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGTERM))
             timer.daemon = True
             timer.start()
