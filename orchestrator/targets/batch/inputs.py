@@ -33,7 +33,7 @@ from orchestrator.planning.resolve import Inputs, RunNodes
 from orchestrator.targets.batch.plan import job_nodes, plan_job, plan_run, submit_step, with_size
 from orchestrator.targets.batch.scheduler import python_hint, query_default_ranks, query_host
 from orchestrator.targets.batch.settings import BatchSettings, Image
-from orchestrator.targets.batch.system import FLAG_OFF, FLAG_ON, FLAG_VALUES, NEW, ONE_RANK, BatchSystem
+from orchestrator.targets.batch.system import FLAG_VALUES, NEW, ONE_RANK, BatchSystem
 from orchestrator.targets.interpreter import path_of, user_python
 
 IMAGE_KEYS = ("python", "mounts", "env_file", "arguments")
@@ -111,7 +111,7 @@ def batch_settings(
     setup, options = [(SETUP, command) for command in values.setup], getattr(values, system.submitter)
     entries = [*system.options_in(environ)]
     for name, value in (*texts.items(), *setup, *options.items()):
-        text = FLAG_ON if value is True else FLAG_OFF if value is False else str(value)
+        text = str(value).lower() if isinstance(value, bool) else str(value)
         if value is not None and (value is not False or system.is_flag(name)):
             entries.append((name, text, str(source)))
     for assignment in assignments:
@@ -137,7 +137,7 @@ def batch_settings(
 
 
 def with_setting(settings: BatchSettings, name: str, text: str, source: str) -> BatchSettings:
-    """Return the settings with one of them changed; an empty text resets one that is not an option of the job.
+    """Return the settings with one of them changed; an empty text resets it, unless it is a flag.
 
     Options of the job may have short names, and flags values: `hold=yes` is the same as `hold`, `p` as partition.
 
@@ -160,8 +160,11 @@ def with_setting(settings: BatchSettings, name: str, text: str, source: str) -> 
         return replace(settings, max_requeues=int(text))
     for long_name, value in settings.system.long_options(name, text):
         key = long_name.replace("_", "-")
-        value = FLAG_VALUES.get(value.lower(), value) if key in settings.system.flags else value
+        is_flag = key in settings.system.flags
+        value = FLAG_VALUES.get(value.lower(), value) if is_flag else value
         options, sources = {**settings.options, key: value}, {**settings.sources, key: source}
+        if not (value or is_flag):
+            del options[key], sources[key]
         settings = replace(settings, options=options, sources=sources)
     return settings
 

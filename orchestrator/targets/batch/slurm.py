@@ -187,8 +187,7 @@ MEMORY = ("mem", "mem-per-cpu", "mem-per-gpu")
 # The variables whose option has a different name; see INPUT ENVIRONMENT VARIABLES in sbatch(1).
 VARIABLES = {"TIMELIMIT": "time", "MEM_PER_NODE": "mem", "CPU_FREQ_REQ": "cpu-freq", "BURST_BUFFER": "bb"}
 NOT_OPTIONS = ("WAIT", "OUTPUT", "ERROR", "JOB_NAME", "OPEN_MODE", "ARRAY_INX")
-# Left to sbatch, for some of them have no option or one without a value.
-SITE_SETTINGS = ("EXPORT", "DEBUG", "REQ_SWITCH", "WAIT4SWITCH", "USE_MIN_NODES", "IGNORE_PBS")
+SITE_SETTINGS = ("EXPORT", "DEBUG", "REQ_SWITCH", "WAIT4SWITCH")  # left to sbatch; some have no option
 
 
 def count_gpus(entries: Iterable[str]) -> int:
@@ -219,7 +218,10 @@ class Slurm(BatchSystem):
     example_option = "partition=cpu"
     gpu_hint = "Request them: --slurm gpus-per-node=N, or --slurm gres=gpu:N."
     reserved: Mapping[str, str] = TABLES["reserved"]
-    flags = ("exclusive", "requeue", "contiguous", "spread-job", "hold", "oversubscribe")
+    flags = (
+        *("contiguous", "exclusive", "hold", "ignore-pbs", "oversubscribe", "quiet", "reboot", "requeue"),
+        *("spread-job", "use-min-nodes", "verbose"),
+    )
     hardware_options = ("clusters", "partition", "constraint", "nodelist", "cpus-per-task")
     rejection_hint: str = TABLES["rejection_hint"]
 
@@ -244,7 +246,8 @@ class Slurm(BatchSystem):
         special_names = {option: name for name, option in VARIABLES.items()}
         options = [line.partition("=")[0].removeprefix("--") for line in step.options]
         names = [special_names.get(name) or name.upper().replace("-", "_") for name in (*options, *self.flags)]
-        names = [f"SBATCH_{name}" for name in dict.fromkeys((*names, "NO_REQUEUE", *NOT_OPTIONS))]
+        names = [f"SBATCH_{name}" for name in (*names, "NO_REQUEUE", *NOT_OPTIONS)]
+        names = [*dict.fromkeys((*names, *(variable for _, _, variable in self.options_in(os.environ))))]
         path = f"{step.run_dir}/{SCRIPT}"
         command = ("sbatch", "--parsable", f"--chdir={step.run_dir}", path, path)
         return run_without((*names, *job_variables(os.environ)), command)

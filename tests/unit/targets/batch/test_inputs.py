@@ -43,7 +43,16 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
 def test_variables_of_sbatch_become_options_of_sbatch_or_are_left_to_it() -> None:
     names = ("CPU_FREQ_REQ", "BURST_BUFFER", "REQ_SWITCH", "WAIT4SWITCH", "USE_MIN_NODES", "IGNORE_PBS")
     result = slurm_settings(None, (), {f"SBATCH_{name}": "1" for name in names})
-    assert result.options == {"cpu-freq": "1", "bb": "1"}
+    assert result.options == {"cpu-freq": "1", "bb": "1", "use-min-nodes": "", "ignore-pbs": ""}
+
+
+def test_empty_value_resets_an_option(tmp_path: Path) -> None:
+    """Check that sbatch does not take the next option, such as --exclusive, for the value."""
+    path = tmp_path / "site.toml"
+    path.write_text('[sbatch]\naccount = "a"\nqos = ""\nhold = true\nkill-on-invalid-dep = true\n')
+    result = slurm_settings(path, ("account=", "exclusive="), {"SBATCH_PARTITION": ""})
+    assert result.options == {"hold": "", "kill-on-invalid-dep": "true", "exclusive": ""}
+    assert result.sources.keys() == result.options.keys()
 
 
 def test_setup_and_max_requeues_are_read_from_files_and_options(tmp_path: Path) -> None:

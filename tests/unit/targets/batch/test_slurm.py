@@ -140,7 +140,7 @@ def test_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
 
 
 def test_variables_of_sbatch_and_an_interactive_job_do_not_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_CONF"):
+    for name in ("SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SLURM_CONF", "SBATCH_QOS"):
         monkeypatch.setenv(name, "1")
     host = RecordedHost(make_result("12;cluster\n"))
     step = submit_step(make_plan({}, make_settings(options={"time": "5", "account": "a"})))
@@ -148,6 +148,7 @@ def test_variables_of_sbatch_and_an_interactive_job_do_not_reach_the_job(monkeyp
     argv = host.commands[-1]
     unset = {name for flag, name in itertools.pairwise(argv) if flag == "-u"}
     assert {"SLURM_MEM_PER_CPU", "SLURM_JOB_ID", "SBATCH_TIMELIMIT", "SBATCH_ACCOUNT", "SBATCH_OUTPUT"} <= unset
+    assert "SBATCH_QOS" in unset, "else --slurm qos= would not reset it"
     assert "SLURM_CONF" not in unset
 
 
