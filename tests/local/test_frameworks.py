@@ -231,6 +231,8 @@ class Shards(torch.utils.data.IterableDataset):
     def __iter__(self):
         yield dist.get_rank() if dist.is_initialized() else -1
 
+if __name__ == "__main__":
+    dist.barrier()
 if __name__ == "__main__" and dist.get_rank() == 0:
     for method in ("fork", "spawn"):
         loader = torch.utils.data.DataLoader(Shards(), num_workers=1, multiprocessing_context=method)

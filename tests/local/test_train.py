@@ -168,22 +168,25 @@ def test_script_that_begins_to_communicate_later_must_average_its_weights(
     assert message in expect_exit(orch("train", script, *TWO_RANKS), code).stderr
 
 
-TRAIN_IN_A_FORKED_PROCESS = """
+TRAIN_IN_A_PROCESS = """
 import torch
-def train(_):
+def train():
     model = torch.nn.Linear(4, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for step in range(3):
         model(torch.ones(1, 4)).sum().backward()
         optimizer.step()
-process = torch.multiprocessing.get_context("fork").Process(target=train, args=(0,))
-process.start()
-process.join()
+if __name__ == "__main__":
+    process = torch.multiprocessing.get_context("METHOD").Process(target=train)
+    process.start()
+    process.join()
 """
 
 
-def test_script_whose_forked_processes_train_separately_is_stopped(orch: Orch, tmp_path: Path) -> None:
-    process = expect_exit(orch("train", write_script(tmp_path, TRAIN_IN_A_FORKED_PROCESS), *TWO_RANKS), 1)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_script_whose_processes_train_separately_is_stopped(orch: Orch, tmp_path: Path, method: str) -> None:
+    script = write_script(tmp_path, TRAIN_IN_A_PROCESS.replace("METHOD", method))
+    process = expect_exit(orch("train", script, *TWO_RANKS), 1)
     assert "trains alone on every rank" in process.stderr
 
 

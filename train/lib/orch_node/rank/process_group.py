@@ -196,11 +196,8 @@ class CommunicationCheck(TrainingCheck):
             return
         self.finish()  # before a forked child may inherit the check, which holds for it, too
         frameworks.check_numbers(self.layout, self.placement)
-        # The operations of groups that the script has created may not be counted.
-        has_script_groups = len(communication.distributed_world(self.torch).pg_map) > 1
-        is_counted = not has_script_groups and not communication.uses_rpc(self.torch)
-        if is_counted and self.torch.distributed.is_initialized() and not self.has_communicated():
-            self.error = RankError(describe("no-communication", hint=frameworks.hint(self.layout, self.placement)))
+        if self.is_alone():
+            self.error = self.describe_error()
             sources = list(script_sources())
             if not any(map(AVERAGING.search, sources)):
                 self.comparison.unequal_start_error = self.error
@@ -210,6 +207,16 @@ class CommunicationCheck(TrainingCheck):
                         child_processes.write_mark(child_processes.REFUSED, self.placement.rank, str(self.error))
                     raise self.error
 
+    def is_alone(self) -> bool:
+        """Return whether the ranks have certainly not communicated."""
+        # The operations of groups that the script has created may not be counted.
+        has_script_groups = len(communication.distributed_world(self.torch).pg_map) > 1
+        is_counted = not has_script_groups and not communication.uses_rpc(self.torch)
+        return is_counted and self.torch.distributed.is_initialized() and not self.has_communicated()
+
+    def describe_error(self) -> RankError:
+        return RankError(describe("no-communication", hint=frameworks.hint(self.layout, self.placement)))
+
     def has_communicated(self) -> bool:
         return communication.operations(self.torch) != self.initial_operations or has_separate_models()
 
@@ -217,8 +224,10 @@ class CommunicationCheck(TrainingCheck):
         """Check at the end of the script that the ranks have communicated more than numbers for a log.
 
         Raises:
-            RankError: if they have not.
+            RankError: if they have not, and this rank or a process that it has started has trained.
         """
+        if child_processes.mark_of(child_processes.TRAINED, self.placement.rank).exists() and self.is_alone():
+            raise self.describe_error()
         counts, compared = communication.COUNTS, self.comparison
         # The reductions of a DistributedDataParallel are not measured.
         has_averaged = compared.averages or compared.has_shared or counts.largest_exchange >= self.size
