@@ -545,6 +545,10 @@ PERHAPS_TOGETHER = {
     "groups-of-one-rank": "dist.new_group([0]); dist.new_group([1])\nsteps(model, adam, 5)",
     "sent-and-received": "dist.send(torch.ones(1), 1) if rank == 0 else dist.recv(torch.ones(1), 0)\n"
     "steps(model, adam, 5)",
+    "parts-of-a-layer-by-functions": "import torch.distributed._functional_collectives as functional\n"
+    "total = lambda x: functional.all_reduce(x, 'sum', dist.group.WORLD)\n"
+    "assert torch.compile(total, backend='eager', fullgraph=True)(torch.ones(2)).tolist() == [2.0, 2.0]\n"
+    "steps(lambda x: total(model(x)), adam, 5)",
     "parts-of-a-layer": "steps(lambda x: Sum.apply(model(x)), adam, 5)",
 }
 PARTLY_SHARDED = {

@@ -18,17 +18,20 @@ from typing import Any
 
 from orch_node import preemption
 from orch_node.rank import child_processes
-from orch_node.rank.hooks import replace_function, wrap
+from orch_node.rank.hooks import after_import, replace_function, wrap
 
-# Methods of torch's ProcessGroup that its Python functions call, also those of older releases; the last ones reduce.
+# Methods of torch's ProcessGroup that its Python functions call, also those of older releases.
 COLLECTIVES = (
     *("allgather", "allgather_coalesced", "_allgather_base", "allgather_into_tensor_coalesced", "all_gather_single"),
     *("all_gather_single_coalesced", "alltoall", "alltoall_base", "all_to_all_single"),
     *("barrier", "broadcast", "gather", "scatter"),
-)
-REDUCTIONS = (
     *("allreduce", "allreduce_coalesced", "reduce", "reduce_scatter", "_reduce_scatter_base"),
     *("reduce_scatter_tensor_coalesced", "reduce_scatter_single", "reduce_scatter_single_coalesced"),
+)
+# Functions of torch.distributed._functional_collectives, also those of older releases.
+FUNCTIONAL = (
+    *("all_reduce", "all_reduce_coalesced", "all_gather_tensor", "all_gather_single", "all_to_all_single", "broadcast"),
+    *("reduce_scatter_tensor", "reduce_scatter_single"),
 )
 LOCK = threading.Lock()  # held while groups are inspected and while they are destroyed
 WORLD = ""  # the key of the default group, in which every rank takes part
@@ -54,7 +57,8 @@ class Counts:
         point_to_point_in_sequence: by group, the sends and receives that its backends number like
             collectives, as gloo does. Ranks may begin different numbers of them.
         destroyed: collectives of groups that were destroyed, by the key of the group.
-        in_autograd: collectives that Python code has called during backward(), or in the forward() of a Function.
+        in_autograd: collectives that Python code has called during backward() or in the forward() of a Function, and
+            functional ones with gradients.
         largest_exchange: elements of the largest tensor in a collective that Python code has called.
         largest_reduction: the same for collectives that reduce.
         largest_object: bytes of the largest pickled object in a collective.
@@ -85,8 +89,8 @@ def begin(torch: ModuleType) -> None:
         return
     for name in ("send", "recv", "recv_anysource"):
         replace_function(torch.distributed.ProcessGroup, name, functools.partial(count_call, torch))
-    for name in (*COLLECTIVES, *REDUCTIONS):
-        measure_calls(torch, name)
+    measure_calls(torch, COLLECTIVES, torch.distributed.ProcessGroup)
+    after_import("torch.distributed._functional_collectives", functools.partial(measure_calls, torch, FUNCTIONAL))
     count_remote_calls(torch)
     keep_counts(torch)
 
@@ -101,25 +105,28 @@ def count_call(torch: ModuleType, original: Callable[..., Any], group: Any, *arg
     return result
 
 
-def measure_calls(torch: ModuleType, name: str) -> None:
-    """Record the largest tensor that Python code passes to a collective, and calls during backward()."""
-    group_type = torch.distributed.ProcessGroup
-    if not hasattr(group_type, name):  # an older torch
+def measure_calls(torch: ModuleType, names: tuple[str, ...], owner: Any) -> None:
+    """Record the largest tensor that Python code passes to a collective, and calls that autograd differentiates."""
+    for name in filter(functools.partial(hasattr, owner), names):  # other releases of torch have some of them
+        wrap(owner, name, functools.partial(measure, torch, os.getpid(), owner, "reduce" in name))
+
+
+def measure(
+    torch: ModuleType, process: int, owner: Any, is_reduction: bool, first: Any, *args: Any, **kwargs: Any
+) -> None:
+    if getattr(owner, "_are_we_tracing", lambda: False)():  # as in torch.compile()
         return
-    process = os.getpid()
+    child_processes.check_process(process)
     graph_task = getattr(torch._C, "_current_graph_task_id", lambda: -1)
-
-    def measure(group: Any, *args: Any, **kwargs: Any) -> None:
-        child_processes.check_process(process)
-        COUNTS.in_autograd += graph_task() != -1 or is_in_function(torch)
-        tensors = (*args, *kwargs.values())
-        size = largest_size(torch, tensors)
-        COUNTS.largest_exchange = max(COUNTS.largest_exchange, size)
-        COUNTS.largest_object = max(COUNTS.largest_object, largest_size(torch, tensors, torch.uint8))
-        if name in REDUCTIONS:
-            COUNTS.largest_reduction = max(COUNTS.largest_reduction, size)
-
-    wrap(group_type, name, measure)
+    # Functional collectives, unlike methods of a group, have gradients.
+    is_differentiated = getattr(first, "requires_grad", False) and torch.is_grad_enabled()
+    COUNTS.in_autograd += graph_task() != -1 or is_in_function(torch) or is_differentiated
+    tensors = (first, *args, *kwargs.values())
+    size = largest_size(torch, tensors)
+    COUNTS.largest_exchange = max(COUNTS.largest_exchange, size)
+    COUNTS.largest_object = max(COUNTS.largest_object, largest_size(torch, tensors, torch.uint8))
+    if is_reduction:
+        COUNTS.largest_reduction = max(COUNTS.largest_reduction, size)
 
 
 def is_in_function(torch: ModuleType) -> bool:

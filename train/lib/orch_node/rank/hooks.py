@@ -40,7 +40,10 @@ def wrap(owner: type | ModuleType, name: str, before: Callable[..., None]) -> No
 
 
 def after_import(name: str, function: Callable[[ModuleType], None]) -> None:
-    """Call a function with a module right after its import, which comes later."""
+    """Call a function with a module right after its import, or now if it has been imported."""
+    if name in sys.modules:
+        function(sys.modules[name])
+        return
 
     def find_spec(fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:
         if fullname != name:
