@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,6 +37,10 @@ def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 
 
 Dumper.add_representer(str, represent_text)
+# Quote texts such as 1e-4, which kubectl reads as numbers and booleans, but PyYAML does not.
+NUMBER_LIKE = re.compile("[-+._]*[0-9][-+.0-9_a-fA-FxXoO]*$")
+Dumper.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER_LIKE, list("-+.0123456789"))
+Dumper.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("[yYnN]$"), list("yYnN"))
 
 
 def as_yaml(objects: tuple[Object, ...]) -> str:

@@ -6,6 +6,8 @@ import base64
 import hashlib
 import json
 import re
+import shutil
+import subprocess
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +22,7 @@ from orch_node.standalone import facts
 
 from orchestrator.errors import PlanError
 from orchestrator.model.project import Project
-from orchestrator.planning.plan import Plan
+from orchestrator.planning.plan import Plan, as_yaml
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.manifests import KINDS, default_kind, shared_runtime
 from orchestrator.targets.kubernetes.plan import patched
@@ -95,6 +97,16 @@ def test_users_files_are_sent_unless_they_are_too_large() -> None:
     with pytest.raises(PlanError, match="700 kB can be sent") as caught:
         make_plan(recipe=OWN_SCRIPT, contents=large)
     assert "/orch/data" in caught.value.hint
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl")
+def test_texts_like_numbers_are_texts_for_kubectl() -> None:
+    texts = ("1e-4", "08", "-_5e3", "0o17", ".5E2", "0X1F", "y", "N", "2:2", "-1", "yes", "null", "a\nb", "1e-4 x")
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}}
+    manifest = as_yaml(({**pod, "spec": {"containers": [{"name": "x", "args": list(texts)}]}},))
+    command = ["kubectl", "label", "--local", "--filename=-", "x=x", "--output=json"]
+    output = subprocess.run(command, input=manifest, capture_output=True, text=True, check=True).stdout
+    assert containers(json.loads(output))[0]["args"] == list(texts)
 
 
 def test_project_is_divided_into_config_maps_that_the_api_accepts() -> None:
