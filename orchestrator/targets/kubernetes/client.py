@@ -6,6 +6,7 @@ The client package is imported only when it is used, because that takes 1 s and 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from email.utils import mktime_tz, parsedate_tz
@@ -269,10 +270,13 @@ def connect(context: str | None = None, namespace: str | None = None, *, retries
     )
     configuration.connection_pool_maxsize = 64
     try:
-        config.load_kube_config(context=context or None, client_configuration=configuration)
-        loaded = config.kube_config.KubeConfigMerger(config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION).config
-        name = context or loaded["current-context"]
-        default_namespace = loaded["contexts"].get_with_name(name)["context"].safe_get("namespace") or "default"
+        path = os.environ.get("KUBECONFIG") or "~/.kube/config"
+        merger = config.kube_config.KubeConfigMerger(path)
+        # Of several files, kubectl uses the first current context, and the client package the last.
+        files = merger.config_files.values()
+        name = context or next(filter(None, (file.get("current-context") for file in files)), None)
+        config.load_kube_config(path, context=name, client_configuration=configuration)
+        default_namespace = merger.config["contexts"].get_with_name(name)["context"].safe_get("namespace") or "default"
     except (config.ConfigException, OSError, yaml.YAMLError, ValueError) as error:
         name = None
         if context is not None or not (default_namespace := pod_namespace(config, configuration)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,16 +40,35 @@ def test_namespace_of_the_inventory_k8s_is_that_of_the_settings_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_kubeconfig(tmp_path / "config", {"server": "http://127.0.0.1:9"}, "token")
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    monkeypatch.setenv("KUBECONFIG", str(path))
     (tmp_path / "k8s.toml").write_text('namespace = "nlp"\n')
     monkeypatch.setenv("ORCH_K8S_FILE", str(tmp_path / "k8s.toml"))
     assert find.cluster_of("k8s").namespace == "nlp"
     assert find.cluster_of("k8s:vision").namespace == "vision"
 
 
+def test_first_current_context_of_several_kubeconfigs_is_used_as_by_kubectl(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, context in (("unset", '""'), ("first", "first"), ("second", "second")):
+        path = write_kubeconfig(tmp_path / name, {"server": f"http://{name}:9"}, "token")
+        text = path.read_text().replace("current-context: lab", f"current-context: {context}")
+        path.write_text(text.replace(": lab\n", f": {name}\n"))
+    monkeypatch.setenv(
+        "KUBECONFIG", os.pathsep.join(str(tmp_path / name) for name in ("none", "unset", "first", "second"))
+    )
+    cluster = client.connect()
+    assert (cluster.context, cluster.client.configuration.host) == ("first", "http://first:9")
+    monkeypatch.setenv("KUBECONFIG", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / "second").rename(tmp_path / ".kube/config")
+    assert client.connect().context == "second"
+
+
 def test_damaged_kubeconfig_and_unknown_context_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_kubeconfig(tmp_path / "config", {"server": "http://127.0.0.1:9"}, "token")
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(path))
+    monkeypatch.setenv("KUBECONFIG", str(path))
     with pytest.raises(RequestError, match="Expected object with name none in"):
         client.connect(context="none")
     path.write_text(path.read_text().replace("current-context: lab\n", ""))
