@@ -140,6 +140,21 @@ def test_refusal_of_pods_is_reported_once_for_all_their_random_names(api: Api, r
     ]
 
 
+def test_event_that_comes_long_after_the_last_change_of_its_pod_is_reported(api: Api, run: KubernetesRun) -> None:
+    """Add an event without a change of the pod, as the kubelet does when it has waited minutes for a volume."""
+    handle = KubernetesHandle(store.load(run.folder).record, run.folder)
+    handle.cluster = make_client(api.url)
+    handle.watched = True
+    names = [run.set_pod(number, {"phase": "Pending"}) for number in (0, 1)]
+    assert handle.poll() is None
+    add_event(api, names[1], "FailedMount", "the server does not respond")
+    for _ in names:
+        assert handle.poll() is None
+    assert [event.text for event in handle.follower.items.queue] == [
+        "worker-1: FailedMount: the server does not respond"
+    ]
+
+
 def test_run_that_waits_longer_than_its_limit_is_ended(api: Api, orch: Orch, tmp_path: Path) -> None:
     options = ("--backend", "gloo", "--wait-limit", "5")
     wait = in_background(orch, "train", write_script(tmp_path), *PYTORCHJOB, *options)

@@ -48,6 +48,7 @@ class Follower:
         self.items: queue.Queue[Event | ReadLine | OrchError] = queue.Queue()  # an error ends it
         self.pods: dict[str, status.PodState] = {}  # the newest state, by uid
         self.versions: dict[str, str] = {}  # of these states
+        self.updates = 0  # while pods were pending
         self.readers: dict[str, threading.Thread] = {}
         self.messages: dict[str, str] = {}  # the newest about a pod, by uid, or about something else
         self.ended = threading.Event()
@@ -72,15 +73,24 @@ class Follower:
             state = self.pods[uid]
             if state.state in ("waiting", "running") and not state.lost:
                 self.report_once(uid, f"{state.node}: {status.DELETED}")
+        pending = []
         for uid, pod in present.items():
             version = str(pod["metadata"].get("resourceVersion"))
             if self.versions.get(uid) != version:
                 self.versions[uid] = version
                 self.handle_change(uid, pod)
+            elif is_pending(pod):
+                pending.append(uid)
+        # An event, such as that of a failed mount, does not change its pod. Thousands of pods may be pending, so only
+        # one of them is looked at each time.
+        if pending:
+            self.updates += 1
+            uid = pending[self.updates % len(pending)]
+            self.handle_change(uid, present[uid])
 
     def handle_change(self, uid: str, pod: dict[str, Any]) -> None:
         events = []
-        if pod.get("status", {}).get("phase", "Pending") == "Pending":
+        if is_pending(pod):
             with suppress(OrchError):  # the user may not list events
                 events = self.cluster.events(f"involvedObject.name={pod['metadata']['name']}")
         state = status.pod_state(pod, events)
@@ -133,6 +143,10 @@ class Follower:
             raise
         except ExecuteError:  # the container has no log yet
             pass
+
+
+def is_pending(pod: Mapping[str, Any]) -> bool:
+    return bool(pod.get("status", {}).get("phase", "Pending") == "Pending")
 
 
 POLL_SECONDS = 2.0
