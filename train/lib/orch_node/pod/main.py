@@ -154,6 +154,11 @@ class Torchrun:
         if isinstance(event, events.PROGRESS_EVENTS):
             self.heard = time.monotonic()
         if isinstance(event, events.Started) and event.has_processes:
+            ppn = self.config.ppn
+            if any(rank // ppn != event.rank // ppn for rank in self.wrappers):
+                # torchrun has numbered the pods anew because one is lost, which has relayed its lines.
+                self.wrappers = {}
+                self.relay = Relay(Path(self.config.run_dir), ranks=self.wrappers)
             self.wrappers[event.rank] = (event.wrapper, start_time(event.wrapper))
             if child := read_process(event.pid, []):
                 self.children[event.rank] = child
