@@ -254,9 +254,10 @@ def connect(context: str | None = None, namespace: str | None = None, *, retries
     """
     try:
         import kubernetes.config
-        from urllib3 import Retry
+        from urllib3 import Retry, disable_warnings
     except ImportError:
         raise RequestError.about("kubernetes-package") from None
+    disable_warnings()
     config: Any = kubernetes.config
     configuration = kubernetes.client.Configuration()
     # Also changes can be repeated: objects are applied, and deleted by their uid. A Retry-After could ask for hours.
@@ -277,11 +278,16 @@ def connect(context: str | None = None, namespace: str | None = None, *, retries
         name = context or next(filter(None, (file.get("current-context") for file in files)), None)
         config.load_kube_config(path, context=name, client_configuration=configuration)
         default_namespace = merger.config["contexts"].get_with_name(name)["context"].safe_get("namespace") or "default"
-    except (config.ConfigException, OSError, yaml.YAMLError, ValueError) as error:
+    # The package does not check that a kubeconfig is a mapping.
+    except (config.ConfigException, OSError, yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
         name = None
         if context is not None or not (default_namespace := pod_namespace(config, configuration)):
             raise RequestError.about("no-cluster", reason=" ".join(str(error).split()).rstrip(".")) from None
-    return KubernetesClient(kubernetes.client.ApiClient(configuration), namespace or default_namespace, name)
+    try:
+        api = kubernetes.client.ApiClient(configuration)
+    except (ImportError, ValueError) as error:
+        raise RequestError.about("proxy-of-cluster", reason=error) from None
+    return KubernetesClient(api, namespace or default_namespace, name)
 
 
 def pod_namespace(config: Any, configuration: Any) -> str:

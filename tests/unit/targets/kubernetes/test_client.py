@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -66,6 +67,16 @@ def test_first_current_context_of_several_kubeconfigs_is_used_as_by_kubectl(
     assert client.connect().context == "second"
 
 
+def test_proxy_that_cannot_be_used_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write_kubeconfig(tmp_path / "config", {"server": "http://192.0.2.1:9"}, "token")
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    monkeypatch.setitem(sys.modules, "socks", None)
+    for proxy in ("socks5://127.0.0.1:9", "proxy.example:3128"):
+        monkeypatch.setenv("ALL_PROXY", proxy)
+        with pytest.raises(RequestError, match="The proxy of the cluster"):
+            client.connect()
+
+
 def test_damaged_kubeconfig_and_unknown_context_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_kubeconfig(tmp_path / "config", {"server": "http://127.0.0.1:9"}, "token")
     monkeypatch.setenv("KUBECONFIG", str(path))
@@ -77,6 +88,9 @@ def test_damaged_kubeconfig_and_unknown_context_are_refused(tmp_path: Path, monk
     assert client.connect(context="lab").namespace == NAMESPACE
     path.write_text("a: [")
     with pytest.raises(RequestError, match="while parsing"):
+        client.connect()
+    path.write_text("- a list")
+    with pytest.raises(RequestError, match="No cluster is configured"):
         client.connect()
 
 
