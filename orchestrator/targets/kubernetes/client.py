@@ -257,7 +257,7 @@ def connect(context: str | None = None, namespace: str | None = None, *, retries
         from urllib3 import Retry, disable_warnings
     except ImportError:
         raise RequestError.about("kubernetes-package") from None
-    disable_warnings()
+    disable_warnings()  # about each request, if the kubeconfig has insecure-skip-tls-verify
     config: Any = kubernetes.config
     configuration = kubernetes.client.Configuration()
     # Also changes can be repeated: objects are applied, and deleted by their uid. A Retry-After could ask for hours.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import ssl
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,7 +18,8 @@ from kubernetes.config import incluster_config
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.targets.kubernetes import client, find, namespace
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
-from tests.support.kubernetes_api import NAMESPACE, make_client, write_kubeconfig
+from tests.support.kubernetes_api import NAMESPACE, Api, make_client, write_kubeconfig
+from tests.support.kubernetes_http import TOKEN
 
 
 def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,6 +78,21 @@ def test_proxy_that_cannot_be_used_is_reported(tmp_path: Path, monkeypatch: pyte
         monkeypatch.setenv("ALL_PROXY", proxy)
         with pytest.raises(RequestError, match="The proxy of the cluster"):
             client.connect()
+
+
+def test_requests_without_tls_verification_warn_about_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Depend on pytest, which turns a warning into an error."""
+    key, certificate = tmp_path / "key", tmp_path / "certificate"
+    command = ["openssl", "req", "-x509", "-nodes", "-subj", "/CN=x", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(certificate, key)
+    api = Api()
+    api.server.socket = tls.wrap_socket(api.server.socket, server_side=True)
+    settings = {"server": api.url.replace("http", "https"), "insecure-skip-tls-verify": True}
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "config", settings, TOKEN)))
+    with api:
+        assert client.connect().objects("Pod", "") == []
 
 
 def test_damaged_kubeconfig_and_unknown_context_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
