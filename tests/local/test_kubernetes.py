@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import tomllib
+import yaml
 from orch_node.protocol import files
 
 from orchestrator.errors import ConnectionLost, ExecuteError
@@ -37,7 +38,7 @@ from tests.local.kubernetes_runs import (
     start_run,
 )
 from tests.local.runs import Orch, expect_exit, read_events, run_in, start_orch, wait_for_exit, write_script
-from tests.support.kubernetes_api import Api, make_client
+from tests.support.kubernetes_api import NAMESPACE, Api, make_client
 from tests.support.kubernetes_http import Handler
 from tests.support.kubernetes_operator import Operator
 from tests.support.ports import free_port
@@ -376,6 +377,23 @@ def test_ctrl_c_stops_the_run(api: Api, tmp_path: Path) -> None:
 
 
 # Another controller.
+
+
+def test_resumed_run_stays_in_its_cluster_and_namespace(api: Api, orch: Orch, run: KubernetesRun) -> None:
+    """Change the current context of the kubeconfig between the attempts."""
+    run.finish("Failed")
+    first = get_object(api, "pytorchjobs")["metadata"]["uid"]
+    path = Path(os.environ["KUBECONFIG"])
+    config = yaml.safe_load(path.read_text())
+    config["clusters"].append({"name": "other", "cluster": {"server": f"http://127.0.0.1:{free_port()}"}})
+    config["contexts"].append({"name": "other", "context": {"cluster": "other", "user": "me"}})
+    path.write_text(yaml.safe_dump(config | {"current-context": "other"}))
+    expect_exit(orch("resume", run.id, "--detach"))
+    second = get_object(api, "pytorchjobs")["metadata"]
+    assert second["uid"] != first
+    assert second["namespace"] == NAMESPACE
+    location = store.load(run.folder).record.location
+    assert (location["context"], location["namespace"]) == ("lab", NAMESPACE)
 
 
 def test_another_controller_finds_the_run(api: Api, orch: Orch, run: KubernetesRun) -> None:

@@ -18,11 +18,12 @@ from orchestrator.files import TRAIN, pack_files
 from orchestrator.load.files import read_current_folder_toml, read_toml
 from orchestrator.model.printable import one_line
 from orchestrator.model.project import Project
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.planning.run_files import named_files
 from orchestrator.targets.kubernetes.client import connect
 from orchestrator.targets.kubernetes.options import KubernetesOptions
 from orchestrator.targets.kubernetes.plan import PodInputs
+from orchestrator.targets.kubernetes.run_record import location_of
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 
 FILE = Path("orch-k8s.toml")
@@ -91,7 +92,7 @@ def read_patch(path: Path) -> tuple[dict[str, Any], ...]:
 MAX_PROJECT_BYTES = 8_000_000
 
 
-def read(request: TrainRequest) -> PodInputs:
+def read(request: TrainRequest, resume: Resume | None = None) -> PodInputs:
     """Return the inputs that a request names, after reading its files.
 
     Raises:
@@ -99,6 +100,10 @@ def read(request: TrainRequest) -> PodInputs:
     """
     options = request.options_of(KubernetesOptions)
     kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
+    if resume:  # the current context may be another one by now
+        location = location_of(resume.record)
+        cluster = {name: getattr(kubernetes, name) or getattr(location, name) for name in ("context", "namespace")}
+        kubernetes = kubernetes.model_copy(update=cluster)
     kubeconfigs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
     loaded = load.inputs(
         request, image="pods", left_out=map(Path, kubeconfigs.split(os.pathsep)), volume=kubernetes.mount

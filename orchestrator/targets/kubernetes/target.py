@@ -49,7 +49,7 @@ class KubernetesTarget(interface.Target):
 
     def plan(self, request: TrainRequest, resume: Resume | None = None) -> Plan:
         """Return the plan of a request; the cluster is only queried for its kinds of jobs."""
-        loaded = inputs.read(request)
+        loaded = inputs.read(request, resume)
         runs, train = f"{loaded.kubernetes.mount}/runs", f"{loaded.kubernetes.root}/train"
         run_paths = run_paths_of(resume, loaded.loaded.recipe.name, runs, train=train, name=run_id)
         return plan_kubernetes(request, loaded, run_paths)
