@@ -271,6 +271,7 @@ def test_logs_have_the_traceback_of_a_run_that_nobody_watched(api: Api, run: Kub
     run.set_pod(0, FAILED)
     api.remove("pods", names[1])  # as the training operator deletes pods that still run
     run.finish("Failed")
+    assert run.state() == "failed"
     ranks = tmp_path / "volume" / "runs" / run.id / "ranks"
     ranks.mkdir(parents=True)
     (ranks / "rank-0.log").write_text("ValueError: enough\n")

@@ -30,7 +30,9 @@ REFUSED_PODS = ("FailedCreatePod", "FailedCreate")  # reasons of events
 # A separate field manager, because applying as `orch` would remove other fields.
 OWNER_MANAGER = f"{names.MANAGER}-owner"
 NEW_SECONDS = 600.0  # younger objects may belong to a run that is being started
-STOPPED = "stop"  # a file of the run's local folder, which `orch stop` creates
+# Files of the run's local folder.
+STOPPED = "stop"  # created by `orch stop`
+UNREAD = "kube.unread"  # exists while only the volume has the logs of some pods
 
 
 def pods_of(cluster: KubernetesClient, run_id: str) -> list[Object]:
@@ -225,7 +227,8 @@ def start(plan: Plan, folder: Path) -> tuple[RunRecord, store.Positions | None]:
         raise
     if earlier:
         store.forget_end(folder)
-        (folder / STOPPED).unlink(missing_ok=True)
+        for mark in (STOPPED, UNREAD):
+            (folder / mark).unlink(missing_ok=True)
     # The job's time to live ends theirs. Without an owner they stay until `orch stop` or `orch clean`.
     with suppress(OrchError):
         give_owner(cluster, location_of(record), other_objects)

@@ -23,7 +23,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError, OrchError, Request
 from orchestrator.model.hosts import Nodes
 from orchestrator.runs import store
 from orchestrator.runs.events import last_attempt
-from orchestrator.runs.fetch import Collected, FetchListener, Source, collect
+from orchestrator.runs.fetch import Collected, FetchListener, NoFolderError, Source, collect
 from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, outcome_of
 from orchestrator.targets.fetch import fetch_files
@@ -31,7 +31,14 @@ from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.kubernetes import names, status, volume
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy, with_current_time
-from orchestrator.targets.kubernetes.objects import STOPPED, await_pods_gone, delete_objects, pods_of, refusal_of
+from orchestrator.targets.kubernetes.objects import (
+    STOPPED,
+    UNREAD,
+    await_pods_gone,
+    delete_objects,
+    pods_of,
+    refusal_of,
+)
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 
 RETRY_SECONDS = 1.0
@@ -365,7 +372,11 @@ class KubernetesHandle(RunHandle):
 
     def end(self, job: status.JobState) -> Event:
         """Write the outcome unless it is known, and return the event about it."""
-        return self.copy.finish(job, self.follower.pods.values())
+        pods = self.follower.pods.values()
+        missing = {host.node for host in self.record.nodes} - {pod.node for pod in pods}
+        if missing and not any((self.folder / mark).exists() for mark in (files.OUTCOME, STOPPED)):
+            (self.folder / UNREAD).touch()
+        return self.copy.finish(job, pods)
 
     def catch_up(self) -> dict[str, ExecuteError]:
         """Copy what the pods have printed so far, without waiting for more.
@@ -429,7 +440,7 @@ class KubernetesHandle(RunHandle):
             try:
                 if not (self.folder / files.OUTCOME).exists():
                     errors += self.catch_up().items()
-                    self.copy_from_volume()
+                self.copy_from_volume()
             except OrchError as error:
                 errors.append(("the cluster", error))
             yield from copied_lines(run, nodes(), starts)
@@ -452,16 +463,17 @@ class KubernetesHandle(RunHandle):
             time.sleep(FOLLOW_SECONDS)
 
     def copy_from_volume(self) -> None:
-        """Copy logs from the volume if the run has ended and some of its pods are gone."""
-        ended = self.poll()
-        if ended is None or not self.copy.acquire():
-            return
-        if {host.node for host in self.record.nodes} - {pod.node for pod in self.follower.pods.values()}:
+        """Copy logs from the volume if some of the run's pods were gone when its end was noticed."""
+        ended = None if (self.folder / files.OUTCOME).exists() else self.poll()
+        if ended is not None and self.copy.acquire():
+            self.end(ended)
+        if (self.folder / UNREAD).exists() and self.copy.acquire():
             remote, local = f"{self.record.run_dir}/{files.RANKS}", self.folder.absolute() / files.RANKS
             with volume.reader(self.cluster, self.record) as pod:
                 source = Source(name="the volume", remote=pod)
-                collect([source], [remote], local, patterns=("rank-*",), listener=FetchListener())
-        self.end(ended)
+                with suppress(NoFolderError):  # the pods have not started
+                    collect([source], [remote], local, patterns=("rank-*",), listener=FetchListener())
+            (self.folder / UNREAD).unlink()
 
     def fetch(self, request: FetchRequest, listener: FetchListener) -> Collected:
         """Copy files of the run from its volume to this machine.
