@@ -12,7 +12,7 @@ from orch_node.protocol.events import Result
 from orchestrator.errors import RequestError, did_you_mean
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import fold
-from orchestrator.report.listing import table
+from orchestrator.report.listing import number_text, table
 from orchestrator.runs.measures import Measures, measures, number, scores
 from orchestrator.runs.outcome import RunOutcome, outcome_of
 from orchestrator.runs.store import Run
@@ -108,7 +108,7 @@ def text(comparison: dict[str, Any]) -> str:
     rows = [
         {
             "figure": ", ".join(filter(None, (entry["name"], entry["unit"]))),
-            **{key: ABSENT if entry[key] is None else f"{entry[key]:.5g}" for key in "ab"},
+            **{key: ABSENT if entry[key] is None else number_text(entry[key], 5) for key in "ab"},
             "b/a": ABSENT if entry["ratio"] is None else f"{entry['ratio']:.3f}",
         }
         for entry in comparison["figures"]
@@ -158,5 +158,7 @@ def ranking_text(runs: Sequence[Mapping[str, Any]], result: str | None) -> str:
     """Return a table of the runs; the result by which they are ranked comes first."""
     names = sorted({name for run in runs for name in run["results"]}, key=lambda name: (name != result, name))
     absent = dict.fromkeys(names, ABSENT)
-    rows = [{**absent, **{name: f"{value:.5g}" for name, value in run["results"].items()}, **run} for run in runs]
+    rows = [
+        {**absent, **{name: number_text(value, 5) for name, value in run["results"].items()}, **run} for run in runs
+    ]
     return table(rows, ("run", "values", "state", *names))

@@ -54,6 +54,11 @@ def cell(value: object) -> str:
     return one_line(", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value))
 
 
+def number_text(value: float, digits: int) -> str:
+    """Return a number with this many significant digits, or with all digits before its point if they are more."""
+    return f"{value:.{min(15, max(digits, len(f'{abs(value):.0f}')))}g}"
+
+
 def finding_lines(findings: Iterable[Finding]) -> list[str]:
     """Return all findings as text; those that differ only in their subjects are merged."""
     subjects = grouped((replace(finding, subject=""), finding.subject) for finding in findings)

@@ -24,7 +24,7 @@ from orchestrator.errors import ExecuteError
 from orchestrator.model.printable import counted
 from orchestrator.report import charts
 from orchestrator.report.comparison import ABSENT, figures, settings
-from orchestrator.report.listing import cell, finite
+from orchestrator.report.listing import cell, finite, number_text
 from orchestrator.report.training import failure_lines, of_planned
 from orchestrator.runs import timeline
 from orchestrator.runs.measures import measures
@@ -106,7 +106,9 @@ def run_page(run: Run) -> str:
         drawn,
         outcome=outcome,
         subtitle=subtitle(run, outcome),
-        figures=[(", ".join(filter(None, key)), f"{value:.5g}") for key, value in figures(outcome, measured).items()],
+        figures=[
+            (", ".join(filter(None, key)), number_text(value, 5)) for key, value in figures(outcome, measured).items()
+        ],
         failure="\n".join(failure_lines(outcome, shown="none")) if outcome.state != "done" else "",
         moments=timeline.lines(timeline.timeline_of(measured.events))[:MAX_MOMENTS],
         ranks=measured.ranks,

@@ -11,7 +11,7 @@ from orch_node.protocol.events import format_seconds
 from orchestrator.model.decision import array_values
 from orchestrator.model.recipe import NUMBER, matches
 from orchestrator.report import training
-from orchestrator.report.listing import cell, json_text, table
+from orchestrator.report.listing import cell, json_text, number_text, table
 from orchestrator.runs import store
 from orchestrator.runs.outcome import RunOutcome
 from orchestrator.runs.rows import RunRow, cause
@@ -79,8 +79,8 @@ def age(seconds: float) -> str:
 
 def result(row: RunRow) -> str:
     """Return the scores of a run that is done, otherwise its progress and its last loss; NaN is marked."""
-    scores = [f"{name} {value:.4g}" for name, value in list(row.scores.items())[:MOST_SCORES]]
-    loss = "loss NaN" if row.has_nan_loss else "" if row.loss is None else f"loss {row.loss:.5g}"
+    scores = [f"{name} {number_text(value, 4)}" for name, value in list(row.scores.items())[:MOST_SCORES]]
+    loss = "loss NaN" if row.has_nan_loss else "" if row.loss is None else f"loss {number_text(row.loss, 5)}"
     if scores:
         return ", ".join([*scores, *([loss] if row.has_nan_loss else [])])
     progress = "" if row.progress == row.cause or (row.state == "done" and loss) else row.progress

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from orch_node.protocol import values
 from orch_node.protocol.events import Result, record
@@ -15,7 +16,7 @@ from orch_node.protocol.record import number_ranges
 from orchestrator.model.printable import one_line
 from orchestrator.planning.software import OF_SCRIPT
 from orchestrator.report.cleanup import left_in_memory
-from orchestrator.report.listing import detail_lines, finite, json_text
+from orchestrator.report.listing import detail_lines, finite, json_text, number_text
 from orchestrator.runs import timeline, tracebacks
 from orchestrator.runs.measures import number, scores
 from orchestrator.runs.outcome import RunOutcome
@@ -148,11 +149,17 @@ def score_rows(result: Result) -> Iterator[TableRow]:
     for name in {**scores_after, **scores_before}:
         score, comma, variant = one_line(name).partition(",")
         text = SCORE_LABELS.get(score) or score[:1].upper() + score[1:].replace("_", " ")
-        values = (scores_before.get(name), scores_after.get(name))
-        before, after = ("-" if value is None else f"{value:.2f}" for value in values)
-        unit = units.get(score)
+        unit, values = units.get(score), (scores_before.get(name), scores_after.get(name))
+        before, after = (score_text(value, unit) for value in values)
         shown_unit = one_line(unit) if isinstance(unit, str) and len(unit) <= LONGEST_UNIT else ""
         yield f"{text}{comma}{variant}", before, after, shown_unit
+
+
+def score_text(value: float | None, unit: Any) -> str:
+    """Return a score: a count as it is, a share or a small number with four digits, others with two decimals."""
+    if value is None or isinstance(value, int):
+        return "-" if value is None else str(value)
+    return number_text(value, 4) if unit != "%" and 0 < abs(value) < 1 else f"{value:.2f}"
 
 
 def run_rows(outcome: RunOutcome, result: Result) -> Iterator[TableRow]:

@@ -206,7 +206,10 @@ def test_reports_have_the_number_of_ranks_that_ran(tmp_path: Path) -> None:
 def test_table_has_names_and_units(tmp_path: Path) -> None:
     name = "20260101-120000-a-script-with-a-name-that-is-longer-than-any-table-0000"
     folder = make_run(tmp_path, name, ranks=2, seconds=20)
-    scores = {"before": {"em": 2.5}, "after": {"em": 81.25, "windows_per_second, int8": 40}}
+    scores = {
+        "before": {"em": 2.5},
+        "after": {"em": 81.25, "windows_per_second, int8": 40.0, "steps": 20, "loss": 0.00042},
+    }
     write_events(
         folder,
         [{"event": "result", "rank": 0, "time": 40.0, "units": {"em": "%", "windows_per_second": None}, **scores}],
@@ -218,4 +221,6 @@ def test_table_has_names_and_units(tmp_path: Path) -> None:
     cells = [[cell.strip() for cell in line.split("  ") if cell.strip()] for line in lines]
     assert ["Exact match", "2.50", "81.25", "%"] in cells
     assert ["Windows per second, int8", "-", "40.00"] in cells
+    assert ["Steps", "-", "20"] in cells
+    assert ["Loss", "-", "0.00042"] in cells
     assert ["Whole run", "32.0", "s"] in cells

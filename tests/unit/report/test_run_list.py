@@ -29,7 +29,14 @@ def make_row(number: int = 0, *arguments: str, state: str = "done", wait: str = 
 
 
 ROWS = (
-    make_row(0, "--lr", "0.1", "--seed=1", outcome=DONE_OUTCOME, result={"after": {"f1": 31.25}, "train_seconds": 3}),
+    make_row(
+        0,
+        "--lr",
+        "0.1",
+        "--seed=1",
+        outcome=DONE_OUTCOME,
+        result={"after": {"f1": 31.25, "tokens": 1234567}, "train_seconds": 3},
+    ),
     make_row(1, "--lr", "0.2", "--seed=1", state="failed", outcome=FAILED_OUTCOME, progress=TRAINING),
     make_row(2, "--lr", "0.2", "--seed=1", state="running", progress=TRAINING, is_nan=True),
     make_row(3, "--lr", "-1", "--seed=1", state="queued", wait="waits for 1 free node"),
@@ -38,11 +45,11 @@ ROWS = (
 
 def test_table_has_what_differs_the_results_and_the_causes() -> None:
     assert text(ROWS, now=NOW, width=None).splitlines() == [
-        "ID     NAME   STATE    AGE  DURATION  RANKS  ARGUMENTS  RESULT                 CAUSE",
-        "run-0         done     2h   01:05     1      lr=0.1     f1 31.25",
-        "run-1  sweep  failed   2h   01:05     1      lr=0.2     train 15/30, loss 0.5  q.py, line 7: ValueError: 1",
+        "ID     NAME   STATE    AGE  DURATION  RANKS  ARGUMENTS  RESULT                    CAUSE",
+        "run-0         done     2h   01:05     1      lr=0.1     f1 31.25, tokens 1234567",
+        "run-1  sweep  failed   2h   01:05     1      lr=0.2     train 15/30, loss 0.5     q.py, line 7: ValueError: 1",
         "run-2  sweep  running  2h   2:00:00   1      lr=0.2     train 15/30, loss NaN",
-        "run-3  sweep  queued   2h             1      lr=-1                             waits for 1 free node",
+        "run-3  sweep  queued   2h             1      lr=-1                                waits for 1 free node",
     ]
     for end, expected in (("sys.exit('no data')", "code 1: sys.exit('no data')"), ("error: no data", "error: no data")):
         assert cause(Failure(rank=1, node="n", code=1, text=end)).endswith(expected)
