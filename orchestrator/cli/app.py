@@ -20,7 +20,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from orchestrator.cli.options import RUNS_DIR, print_error, source_name
 from orchestrator.errors import RequestError
-from orchestrator.load.inputs import tool_options
+from orchestrator.load.inputs import ToolOptions, tool_options
 from orchestrator.model.decision import Decision
 from orchestrator.model.printable import masked
 from orchestrator.planning.request import TrainRequest, flag
@@ -140,11 +140,25 @@ def set_table_defaults(command: Any, ctx: Any, args: Sequence[str]) -> None:
     # A command that needs an inventory also reads it from a variable.
     names = {name for name, variable in variables.items() if trains or (variable and name in ("inventory", "runs_dir"))}
     shows_help = any(argument in HELP for argument in args)
-    if names and not ctx.resilient_parsing and not shows_help and (table := tool_options()).values:
+    if names and not shows_help and (table := tool_options_of(ctx)).values:
         ctx.meta[TABLE_FILE] = table.path
         ctx.default_map = {
             name: to_jsonable_python(value, fallback=str) for name, value in table.values.items() if name in names
         }
+
+
+def tool_options_of(ctx: Any) -> ToolOptions:
+    """Return the options of the table; without an error while the shell completes a command line.
+
+    Raises:
+        RequestError: if the table cannot be used.
+    """
+    try:
+        return tool_options()
+    except RequestError:
+        if ctx.resilient_parsing:
+            return ToolOptions()
+        raise
 
 
 class Command(TyperCommand):

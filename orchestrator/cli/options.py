@@ -27,7 +27,9 @@ def complete_runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the ids and the names of the recorded runs."""
     names: Iterable[str | None] = ()
     with contextlib.suppress(OrchError):  # an error would be printed into the command line
-        runs = [run.record for run in reversed(store.recorded(Path(ctx.params.get("runs_dir") or RUNS_DIR)).runs)]
+        folders = (context.params.get("runs_dir") for context in (ctx, ctx.parent) if context)
+        base = next(filter(None, folders), RUNS_DIR)
+        runs = [run.record for run in reversed(store.recorded(Path(base)).runs)]
         names = dict.fromkeys(name for run in runs for name in (run.run_id, run.name))
     return [name for name in names if name and name.startswith(incomplete)]
 

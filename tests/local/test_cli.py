@@ -85,10 +85,11 @@ def test_logs_name_the_rank_and_node_of_each_line(orch_with_run: tuple[Orch, dic
     assert "ranks 0 to 0" in expect_exit(orch("logs", "last", "--rank", "4"), 2).stderr
 
 
-def complete(line: str, position: int) -> Process:
+def complete(line: str, position: int, cwd: Path | None = None) -> Process:
     """Complete a command line as bash does."""
     environment = os.environ | {"_ORCH_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(position)}
-    return subprocess.run([Path(sys.executable).with_name("orch")], env=environment, capture_output=True, text=True)
+    orch = Path(sys.executable).with_name("orch")
+    return subprocess.run([orch], env=environment, cwd=cwd, capture_output=True, text=True)
 
 
 def test_shell_completion_completes_and_is_silent_when_it_cannot(tmp_path: Path) -> None:
@@ -101,6 +102,11 @@ def test_shell_completion_completes_and_is_silent_when_it_cannot(tmp_path: Path)
     ):
         process = complete(line, position)
         assert (process.stdout.split(), process.stderr) == ([expected] * bool(expected), "")
+    for table, expected in ((f'runs-dir = "{tmp_path}"', run.name), ("no-such = 1", "")):
+        (tmp_path / "pyproject.toml").write_text(f"[tool.orch]\n{table}\n")
+        for line, position in (("orch logs 2026", 2), ("orch runs show 2026", 3), ("orch runs compare 2026", 3)):
+            process = complete(line, position, tmp_path)
+            assert (process.stdout.strip(), process.stderr) == (expected, "")
 
 
 RAISE_IN_ORCH = """
