@@ -29,7 +29,7 @@ from orchestrator.targets.interface import RunHandle
 
 QUESTION = "interrupted: stop the run, detach from it or continue? [s/d/c; Ctrl-C: stop] "
 CHECK_SECONDS = 2.0  # between two checks whether the run has ended, while its user is asked
-FORCE_HINT = "(Ctrl-C again: end all processes now; --detach starts runs that survive Ctrl-C)"
+FORCE_HINT = "a second Ctrl-C or SIGTERM: end all processes now; --detach starts runs that survive both"
 
 
 def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None:
@@ -72,7 +72,7 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
 
     def interrupted() -> None:
         try:
-            screen.note(f"interrupted: stopping all ranks {FORCE_HINT}")
+            screen.note(f"interrupted: stopping all ranks ({FORCE_HINT})")
             handle.interrupt()
         except KeyboardInterrupt:
             screen.note("interrupted again: ending all processes of the run now")
@@ -256,7 +256,8 @@ def follow_array(plan: Plan, base: Path, *, as_json: bool, wait: bool) -> None:
     if not wait:
         for handle in handles[:1]:
             handle.started()
-        print_text(json_text("started", runs=names) if as_json else started, err=not as_json)
+        text = f"{started}\n{plans.started(plan, base)}"
+        print_text(json_text("started", runs=names) if as_json else text, err=not as_json)
         return
     print_error(started)
     outcomes = []

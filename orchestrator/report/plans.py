@@ -59,9 +59,16 @@ def started_as_json(plan: Plan) -> str:
 
 
 def started(plan: Plan, base: Path) -> str:
-    """Return a line with the commands that follow or stop a started run of the folder `base` of all runs."""
-    option = store.runs_dir_option(base)
-    return f"detached from {plan.run.run_id}: orch attach{option} shows it, orch stop{option} ends it"
+    """Return a line with the commands that follow or stop a started run of the folder `base` of all runs.
+
+    Of an array it is the line about all runs, of which the first is followed.
+    """
+    names = [member.run.run_id for member in plan.array]
+    if not names:
+        arguments = store.cli_arguments(base / plan.run.run_id)
+        return f"detached from {plan.run.run_id}: orch attach {arguments} shows it, orch stop {arguments} ends it"
+    first, array = (store.cli_arguments(base / name) for name in (names[0], names[0].rpartition("-")[0]))
+    return f"detached from {counted(len(names), 'run')}: orch attach {first} shows one, orch stop {array} ends all"
 
 
 def decision_lines(plan: Plan, *, verbose: bool) -> list[str]:

@@ -17,7 +17,7 @@ from orchestrator.model.printable import one_line
 from orchestrator.planning.software import OF_SCRIPT
 from orchestrator.report.cleanup import left_in_memory
 from orchestrator.report.listing import detail_lines, finite, json_text, number_text
-from orchestrator.runs import timeline, tracebacks
+from orchestrator.runs import store, timeline, tracebacks
 from orchestrator.runs.measures import number, scores
 from orchestrator.runs.outcome import RunOutcome
 
@@ -122,7 +122,8 @@ def left_lines(outcome: RunOutcome) -> list[str]:
         for node, cleanup in outcome.nodes.items()
         if cleanup.lost or cleanup.left
     }
-    return [f"{nodes}: {problem}; orch stop tries again" for nodes, problem in fold_by_text(problems)]
+    arguments = store.cli_arguments(outcome.folder)
+    return [f"{nodes}: {problem}; orch stop {arguments} tries again" for nodes, problem in fold_by_text(problems)]
 
 
 def table_lines(outcome: RunOutcome) -> list[str]:

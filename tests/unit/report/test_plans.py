@@ -30,5 +30,9 @@ def test_outline_is_as_long_for_a_thousand_nodes_as_for_ten(test_stack: Stack) -
 
 def test_commands_for_a_started_run_name_the_folder_of_runs(test_stack: Stack) -> None:
     plan = plan_on(2, test_stack)
-    assert started(plan, Path.cwd() / "runs").endswith(": orch attach shows it, orch stop ends it")
-    assert "orch attach --runs-dir /r shows it, orch stop --runs-dir /r ends it" in started(plan, Path("/r"))
+    run = plan.run.run_id
+    assert started(plan, Path.cwd() / "runs").endswith(f": orch attach {run} shows it, orch stop {run} ends it")
+    assert f"orch attach {run} --runs-dir /r shows it, orch stop {run} --runs-dir /r" in started(plan, Path("/r"))
+    members = tuple(replace(plan, run=replace(plan.run, run_id=f"sweep-{number}")) for number in range(2))
+    line = started(replace(plan, array=members), Path.cwd() / "runs")
+    assert line == "detached from 2 runs: orch attach sweep-0 shows one, orch stop sweep ends all"
