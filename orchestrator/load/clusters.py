@@ -186,9 +186,7 @@ def local_node(name: str, variables: Mapping[str, Any], stack: str) -> Node:
         address=str(variables.get("ansible_host") or "127.0.0.1"),
         python=python,
         facts=local_facts(python),
-        repair="`orch setup`"
-        if stack == OWN_STACK
-        else f"`orch stacks requirements {stack} > requirements.txt`, then `pip install -r requirements.txt`",
+        repair=f"`orch setup{'' if stack == OWN_STACK else f' --stack {stack}'}`",
     )
 
 

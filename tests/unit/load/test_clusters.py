@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import load
 from orchestrator.errors import RequestError
-from orchestrator.load.clusters import Limits, mpi_implementations
+from orchestrator.load.clusters import Limits, local_node, mpi_implementations
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest, parse_nodes
 
@@ -44,3 +44,11 @@ def test_all_hosts_need_the_same_mpi_implementations() -> None:
         mpi_implementations({"a": {"orch_mpi": "mpich"}, "b": {}})
     with pytest.raises(RequestError, match="unknown orch_mpi 'mpic'"):
         mpi_implementations({"a": {"orch_mpi": "mpic"}})
+
+
+def test_missing_stack_of_this_machine_is_installed_by_setup() -> None:
+    stacks = ("current", "torch-2.11")
+    assert [local_node("node0", {}, stack).repair for stack in stacks] == [
+        "`orch setup`",
+        "`orch setup --stack torch-2.11`",
+    ]
