@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from orch_node.protocol import values
 from orch_node.protocol.events import Result, record
@@ -151,16 +150,17 @@ def score_rows(result: Result) -> Iterator[TableRow]:
         score, comma, variant = one_line(name).partition(",")
         text = SCORE_LABELS.get(score) or score[:1].upper() + score[1:].replace("_", " ")
         unit, values = units.get(score), (scores_before.get(name), scores_after.get(name))
-        before, after = (score_text(value, unit) for value in values)
+        is_exact = unit != "%" and any(0 < abs(value or 0) < 1 for value in values)
+        before, after = (score_text(value, is_exact=is_exact) for value in values)
         shown_unit = one_line(unit) if isinstance(unit, str) and len(unit) <= LONGEST_UNIT else ""
         yield f"{text}{comma}{variant}", before, after, shown_unit
 
 
-def score_text(value: float | None, unit: Any) -> str:
-    """Return a score: a count as it is, a share or a small number with four digits, others with two decimals."""
+def score_text(value: float | None, *, is_exact: bool) -> str:
+    """Return a score: a count as it is, others with two decimals, or with four digits if `is_exact`."""
     if value is None or isinstance(value, int):
         return "-" if value is None else str(value)
-    return number_text(value, 4) if unit != "%" and 0 < abs(value) < 1 else f"{value:.2f}"
+    return number_text(value, 4) if is_exact else f"{value:.2f}"
 
 
 def run_rows(outcome: RunOutcome, result: Result) -> Iterator[TableRow]:

@@ -42,7 +42,7 @@ class RunOutcome:
         ran_on: the number of nodes of the last attempt.
         backend: the backend of torch.distributed.
         precision: the precision that was used.
-        seconds: the duration of the run, or None if it has not ended.
+        seconds: the duration of the run without the pauses before it was resumed, or None if it has not ended.
         failure: the first rank that failed, or None.
         same_error: the other ranks that ended with the same error.
         problem: the reason why the run ended early, or None.
@@ -103,7 +103,7 @@ def outcome_of(run: Run) -> RunOutcome:
         ran_on=nodes,
         backend=run.record.backend,
         precision=chosen_precision(events) or run.record.precision,
-        seconds=ended.ended - ended.started if ended else None,
+        seconds=ended.ended - ended.started + seconds_before(ended.started, events) if ended else None,
         failure=failure,
         same_error=ranks_with_same_error(events, failure) if failure else (),
         problem=ended.problem if ended else None,
@@ -116,6 +116,23 @@ def outcome_of(run: Run) -> RunOutcome:
         timeline=tuple(timeline_of(events)),
         notes=(*run.problems, *unreadable, *untrained_notes(run.state, events), *nan_notes(failure, events)),
     )
+
+
+def seconds_before(resumed: float, events: Sequence[kinds.Event]) -> float:
+    """Return how long a run was running before it was resumed, or 0 if it was not."""
+    seconds, launched, last = 0.0, 0.0, 0.0
+    for event in events:
+        if not 0 < event.time < resumed:
+            continue
+        if isinstance(event, kinds.Launched):
+            seconds += last - launched
+            launched = last = event.time
+        elif launched:
+            last = max(last, event.time)
+        if isinstance(event, kinds.Finished):
+            seconds += last - launched
+            launched = last = 0.0
+    return seconds + last - launched
 
 
 def explanations_of(run: Run, failure: outcome.Failure | None, events: Sequence[kinds.Event]) -> tuple[Finding, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from orch_node.protocol.events import Launched, render
+from orch_node.protocol.events import Finished, Launched, Progress, render
 
 from orchestrator.errors import ExecuteError
 from orchestrator.report import charts, page, training
@@ -201,6 +201,18 @@ def test_reports_have_the_number_of_ranks_that_ran(tmp_path: Path) -> None:
         assert (result["ranks"], result["planned_ranks"]) == (int(ranks[0]), 2)
         report = page.write(runs.load(folder)).read_text()
         assert ("1 rank of 2 planned on 1 node of 2" in report) == (sizes == (2, 1))
+
+
+def test_duration_of_a_resumed_run_has_all_attempts_without_the_pauses(tmp_path: Path) -> None:
+    folder = make_run(tmp_path, "run", ranks=2, seconds=20)  # an attempt of 32 s
+    started = runs.load(folder).outcome.started
+    launched = (Launched(attempt=number, ranks=2, time=started - before) for number, before in ((1, 900), (2, 600)))
+    ended = (Progress(rank=0, step=1, time=started - 890), Finished(state="stopped", time=started - 560))
+    refused = Finished(state="refused", time=started - 50)
+    first, second = zip(launched, ended, strict=True)
+    path = folder / "events.jsonl"
+    path.write_bytes(b"".join(map(render, (*first, *second, refused))) + path.read_bytes())
+    assert outcome_of(runs.load(folder)).seconds == pytest.approx(32 + 10 + 40)
 
 
 def test_table_has_names_and_units(tmp_path: Path) -> None:
