@@ -136,7 +136,8 @@ def recipe(name: str, plugins: Sequence[Path] = (), *, module: bool = False) -> 
         near = difflib.get_close_matches(name, files, n=1)
         hint = f"Did you mean {near[0]}?" if near else "Give the path of a script; `orch recipes` lists the recipes."
         raise RequestError(f"There is no script {name!r}.", hint=hint)
-    raise RequestError(f"There is no recipe '{name}'.", hint=did_you_mean(name, folders))
+    hint = f"{did_you_mean(name, folders)} --recipe-path FOLDER adds recipes."
+    raise RequestError(f"There is no recipe '{name}'.", hint=hint)
 
 
 def recipe_from(name: str, folder: Path) -> Recipe:

@@ -101,7 +101,8 @@ def prepare_and_report(options: DataOptions) -> None:
     figures = {f"rows_{name}": sum(data_set["rows"].values()) for name, data_set in manifest["sets"].items()}
     summary = {"data_dir": str(options.sink.resolve()), "world_size": ranks.world_size(), **figures}
     write_results(Path(options.output_dir), summary)
-    ranks.note(f"the data is in {summary['data_dir']}: {figures}")
+    rows = ", ".join(f"{count} {name.replace('_', ' of ')}" for name, count in figures.items())
+    ranks.note(f"the data is in {summary['data_dir']}: {rows}")
 
 
 def prepare(options: DataOptions) -> dict[str, Any]:
