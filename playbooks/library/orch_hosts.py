@@ -37,6 +37,7 @@ drift: {description: Lines that differed or differ., returned: always, type: lis
 """
 
 LOOPBACK = ("127.", "::1")
+TEXT: dict[str, Any] = {"encoding": "utf-8", "errors": "surrogateescape"}  # a comment may have any bytes
 # Host names by RFC 1123. A line break or a space would begin another line or name.
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9.])?")
 
@@ -55,7 +56,7 @@ def main() -> None:
         check(params["cluster"], params["nodes"])
     except (KeyError, TypeError, ValueError) as error:
         module.fail_json(msg=f"the host names of the cluster cannot be written: {error}")
-    with open(params["path"]) as file:
+    with open(params["path"], **TEXT) as file:
         before = file.read()
     after = rewrite(before, params["cluster"], params["nodes"])
     if after != before and not module.check_mode:
@@ -101,7 +102,7 @@ def remove_names(line: str, names: set[str]) -> list[str]:
 def replace(module: AnsibleModule, path: str, text: str) -> None:
     """Replace the file."""
     descriptor, staging = tempfile.mkstemp(dir=module.tmpdir)
-    with os.fdopen(descriptor, "w") as file:
+    with os.fdopen(descriptor, "w", **TEXT) as file:
         file.write(text)
     os.chmod(staging, 0o644)
     # In a container the file is a mount point, which cannot be replaced by a rename.
@@ -110,7 +111,7 @@ def replace(module: AnsibleModule, path: str, text: str) -> None:
 
 def differences(path: str, before: str, after: str) -> list[dict[str, str]]:
     """Return the lines that are removed and added."""
-    old, new = before.splitlines(), after.splitlines()
+    old, new = (text.encode(**TEXT).decode(errors="replace").splitlines() for text in (before, after))
     removed = [{"what": path, "is": line, "should": "absent"} for line in old if line not in new]
     return removed + [{"what": path, "is": "absent", "should": line} for line in new if line not in old]
 

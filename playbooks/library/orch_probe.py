@@ -154,7 +154,7 @@ def os_release() -> dict[str, str]:
 def read(path: str) -> str:
     """Return the text of a file, empty if it cannot be read."""
     try:
-        with open(path) as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             return file.read()
     except OSError:
         return ""
