@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
 from orchestrator.files import TRAIN
+from orchestrator.targets.connections.connection import Ssh
 from tests.local.runs import Orch, expect_exit, last_run, start_orch
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.support.ports import free_port
@@ -151,3 +155,18 @@ def test_logs_fail_when_the_node_has_no_run(orch: Orch, sshd: str, tmp_path: Pat
     remote = make_two_records(tmp_path, sshd)
     remote.rename(tmp_path / "elsewhere")
     assert str(remote) in expect_exit(orch("logs", RUN, "--follow"), 1).stderr
+
+
+def test_key_is_used_that_only_the_agent_of_the_ssh_configuration_has(sshd: str, tmp_path: Path) -> None:
+    agent, config = str(tmp_path / "agent"), Path(sshd)
+    process = subprocess.Popen(["ssh-agent", "-D", "-a", agent], stdout=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: Path(agent).exists(), "an ssh-agent")
+        key = config.with_name("user")
+        subprocess.run(["ssh-add", "-q", key], env={**os.environ, "SSH_AUTH_SOCK": agent}, check=True)
+        config.write_text(config.read_text().replace(f"IdentityFile {key}", f"IdentityAgent {agent}"))
+        with contextlib.closing(Ssh("far", sshd)) as connection:
+            assert connection.capture(("true",), seconds=20).code == 0
+    finally:
+        process.terminate()
+        process.wait()

@@ -62,6 +62,7 @@ OPENSSH_OPTIONS = (
 )
 KNOWN_HOSTS = "~/.ssh/known_hosts ~/.ssh/known_hosts2"
 GLOBAL_KNOWN_HOSTS = "/etc/ssh/ssh_known_hosts /etc/ssh/ssh_known_hosts2"
+DEFAULT_AGENT = "SSH_AUTH_SOCK"  # the value of IdentityAgent for the agent in this variable
 MAX_NAMES = 1_000_000  # in a folder
 KNOWN_MESSAGES = Path(__file__).with_name("known_messages.toml")
 
@@ -108,6 +109,7 @@ class Ssh:
         """
         connection = self.new_connection()
         trust_known_hosts_only(connection)
+        use_identity_agents(connection)
         # paramiko's threads would print stack traces when a node is lost, which orch reports itself.
         logging.getLogger("paramiko").addHandler(logging.NullHandler())
         connection.open()
@@ -382,6 +384,27 @@ def trust_known_hosts_only(connection: Any) -> None:
         for key in known_keys(hop, host_key_name(hop)):
             hop.client.get_host_keys().add(known_host_name(hop.host, hop.port), key.get_name(), key)
         hop.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+
+
+def use_identity_agents(connection: Any) -> None:
+    """Let paramiko use the agents that the ssh configuration names for a node and its jump hosts.
+
+    By itself it uses that of SSH_AUTH_SOCK for all of them.
+    """
+    from paramiko import SSHException
+    from paramiko.agent import Agent, AgentSSH
+
+    for hop in connection_chain(connection):
+        socket_path = hop.ssh_config.get("identityagent", DEFAULT_AGENT)
+        if socket_path == DEFAULT_AGENT:
+            continue
+        agent: Any = Agent.__new__(Agent)  # its constructor would connect to that of SSH_AUTH_SOCK
+        AgentSSH.__init__(agent)
+        with contextlib.suppress(OSError, SSHException):  # `none`, or it does not run
+            agent_socket = socket.socket(socket.AF_UNIX)
+            agent_socket.connect(os.path.expanduser(os.path.expandvars(socket_path)))
+            agent._connect(agent_socket)
+        hop.client._agent = agent
 
 
 def known_keys(connection: Any, name: str) -> list[paramiko.PKey]:
