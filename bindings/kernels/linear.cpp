@@ -1,13 +1,16 @@
-// torch.ops.orch.linear: a linear layer of a BF16 input and FP32 parameters, as under autocast, on CPUs with AMX.
+// torch.ops.orch.linear: a linear layer in BF16 with FP32 parameters, as under autocast, on CPUs with AMX.
 //
 // oneDNN generates kernels for every number of rows: 5 ms for a product, again after 1,024 others, so that batches of
 // different lengths spend more time on that than on products (benchmarks/RESULTS.md). Here, results are computed in
-// blocks of a few sizes, and sums over rows are filled up with zeros. Gradients of parameters are summed and stored in
-// FP32. The number of threads does not change a bit.
+// blocks of 32 x 32, which are few instructions of AMX, and sums over rows are filled up with zeros. Gradients of
+// parameters, and of FP32 inputs, are summed and stored in FP32. The number of threads does not change a bit.
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
+#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -20,7 +23,7 @@
 
 #include "threefry.h"
 
-#if defined(__x86_64__) && defined(CPUBLAS_BRGEMM_F32F32F32)
+#if defined(__x86_64__) && defined(CPUBLAS_BRGEMM_F32F32F32) && __has_include(<amxbf16intrin.h>)
 #define HAS_LINEAR
 #include <immintrin.h>
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized" // gcc 12 warns about its own intrinsics
@@ -33,9 +36,8 @@ using at::BFloat16;
 using std::int64_t;
 using MaybeTensor = c10::optional<at::Tensor>;
 
-constexpr int64_t kMultiple = 32; // of features: BF16 numbers in a vector register
-constexpr int64_t kPanel = 64; // columns of a right operand that are stored together
-constexpr int64_t kRows = 256; // the most rows of results that are computed together
+constexpr int64_t kTile = 16; // rows of a tile register, which have 64 bytes
+constexpr int64_t kBlock = 32; // rows and columns of a result that are computed together, in 2 x 2 tiles
 
 bool linear_is_fast() {
 #ifdef HAS_LINEAR
@@ -46,25 +48,25 @@ bool linear_is_fast() {
 }
 
 #ifdef HAS_LINEAR
-#define WITH_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
+#define WITH_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")))
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
+constexpr int64_t round_up(int64_t rows) {
+  return (rows + kBlock - 1) / kBlock * kBlock;
 }
 
-// ---- Operands: a left one has dense rows; a right one has panels of columns, and in them pairs of rows -------------
+// ---- Operands: a left one has dense rows, or tiles; a right one has panels of columns, and in them pairs of rows ----
 
 struct Vectors {
   __m512i of[16];
 };
 
 // Loads 32 numbers of a row of a dense matrix, or zeros after its last row.
-WITH_AVX512 inline __m512i load(const BFloat16* matrix, int64_t rows, int64_t columns, int64_t row, int64_t column) {
+WITH_AMX inline __m512i load(const BFloat16* matrix, int64_t rows, int64_t columns, int64_t row, int64_t column) {
   return row < rows ? _mm512_loadu_si512(matrix + row * columns + column) : _mm512_setzero_si512();
 }
 
 // Pairs the first or the second 16 numbers of two rows.
-WITH_AVX512 inline __m512i pair(__m512i even, __m512i odd, int half) {
+WITH_AMX inline __m512i pair(__m512i even, __m512i odd, int half) {
   const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   const __m512i first = _mm512_add_epi32(lanes, _mm512_set1_epi32(16 * half));
   const __m512i second = _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(32)), 16);
@@ -72,7 +74,7 @@ WITH_AVX512 inline __m512i pair(__m512i even, __m512i odd, int half) {
 }
 
 // Transposes 16 x 16 pairs.
-WITH_AVX512 inline void transpose(Vectors& rows) {
+WITH_AMX inline void transpose(Vectors& rows) {
   Vectors other;
   for (int i = 0; i < 16; i += 2) {
     other.of[i] = _mm512_unpacklo_epi32(rows.of[i], rows.of[i + 1]);
@@ -96,24 +98,24 @@ WITH_AVX512 inline void transpose(Vectors& rows) {
 
 // Where the pair that begins with `row` is in a right operand of `rows` rows.
 ORCH_INLINE BFloat16* in_panel(BFloat16* right, int64_t rows, int64_t row, int64_t column) {
-  return right + column / kPanel * kPanel * rows + row * kPanel + column % kPanel * 2;
+  return right + column / kBlock * kBlock * rows + row * kBlock + column % kBlock * 2;
 }
 
 // Arranges the pairs of rows from `first` up to, but not including, `last` as a right operand with zeros at its end.
-WITH_AVX512 void arrange_pairs(
+WITH_AMX void arrange_pairs(
     const BFloat16* from, int64_t rows, int64_t columns, int64_t first, int64_t last, BFloat16* right) {
   for (int64_t row = 2 * first; row < 2 * last; row += 2)
-    for (int64_t column = 0; column < columns; column += kMultiple) {
+    for (int64_t column = 0; column < columns; column += kBlock) {
       const __m512i even = load(from, rows, columns, row, column), odd = load(from, rows, columns, row + 1, column);
-      BFloat16* target = in_panel(right, round_up(rows, kMultiple), row, column);
+      BFloat16* target = in_panel(right, round_up(rows), row, column);
       for (int half = 0; half < 2; ++half)
         _mm512_storeu_si512(target + half * 32, pair(even, odd, half));
     }
 }
 
 // Arranges 16 rows of weights as columns of a right operand.
-WITH_AVX512 void arrange_weights(const BFloat16* from, int64_t inputs, int64_t output, BFloat16* right) {
-  for (int64_t input = 0; input < inputs; input += kMultiple) {
+WITH_AMX void arrange_weights(const BFloat16* from, int64_t inputs, int64_t output, BFloat16* right) {
+  for (int64_t input = 0; input < inputs; input += kBlock) {
     Vectors rows;
     for (int i = 0; i < 16; ++i)
       rows.of[i] = _mm512_loadu_si512(from + (output + i) * inputs + input);
@@ -123,12 +125,12 @@ WITH_AVX512 void arrange_weights(const BFloat16* from, int64_t inputs, int64_t o
   }
 }
 
-// Stores 32 columns as rows of a left operand with zeros at their ends, and their sums.
-WITH_AVX512 void transpose_columns(
+// Stores 32 columns as rows of a left operand in tiles, with zeros at their ends, and their sums.
+WITH_AMX void transpose_columns(
     const BFloat16* from, int64_t rows, int64_t columns, int64_t column, BFloat16* left, float* sums) {
-  const int64_t padded = round_up(rows, kMultiple);
+  const int64_t padded = round_up(rows);
   __m512 sum[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()};
-  for (int64_t row = 0; row < padded; row += kMultiple)
+  for (int64_t row = 0; row < padded; row += kBlock)
     for (int half = 0; half < 2; ++half) {
       Vectors pairs;
       for (int i = 0; i < 16; ++i) {
@@ -140,74 +142,153 @@ WITH_AVX512 void transpose_columns(
       }
       transpose(pairs);
       for (int i = 0; i < 16; ++i)
-        _mm512_storeu_si512(left + (column + 16 * half + i) * padded + row, pairs.of[i]);
+        _mm512_storeu_si512(left + (column + kTile * half) * padded + kTile * row + i * kBlock, pairs.of[i]);
     }
   for (int half = 0; half < 2; ++half)
     _mm512_storeu_ps(sums + column + 16 * half, sum[half]);
 }
 
-// Adds the bias, if there is one, and rounds to BF16.
-WITH_AVX512 void store_rounded(const float* from, const float* bias, int64_t columns, BFloat16* to) {
-  for (int64_t j = 0; j < columns; j += 16) {
-    const __m512 values = _mm512_loadu_ps(from + j);
-    const __m512 sums = bias ? _mm512_add_ps(values, _mm512_loadu_ps(bias + j)) : values;
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + j), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(sums)));
+// ---- Products -----------------------------------------------------------------------------------------------------
+
+// left [m, k] x right [k, n], in FP32, or in BF16 plus the bias; n and k are multiples of 32, and so is m if the left
+// operand has tiles; otherwise it is at least 32.
+template <typename T>
+struct Product {
+  const BFloat16 *left, *right;
+  bool has_tiles; // the left operand
+  int64_t m, n, k;
+  T* result;
+  const float* bias;
+};
+
+// LDTILECFG of Intel's manual: a palette, and from bytes 16 and 48 on the bytes per row and the rows of each register.
+constexpr std::array<std::uint8_t, 64> configuration() {
+  std::array<std::uint8_t, 64> bytes{1};
+  for (int i = 0; i < 8; ++i) {
+    bytes[16 + 2 * i] = 64;
+    bytes[48 + i] = kTile;
   }
+  return bytes;
+}
+alignas(64) constexpr auto kConfiguration = configuration();
+
+// Computes a block of FP32 sums, whose rows begin `stride` numbers apart.
+template <typename T>
+WITH_AMX inline void sum(const Product<T>& product, int64_t row, int64_t column, float* sums, int64_t stride) {
+  const int64_t k = product.k, step = product.has_tiles ? kTile * kBlock : kBlock;
+  const int64_t bytes = 2 * (product.has_tiles ? kBlock : k);
+  const BFloat16 *left = product.left + row * k, *right = product.right + column * k;
+  _tile_zero(0);
+  _tile_zero(1);
+  _tile_zero(2);
+  _tile_zero(3);
+  for (int64_t i = 0; i < k; i += kBlock, left += step, right += kBlock * kBlock) {
+    _tile_loadd(4, left, bytes);
+    _tile_loadd(6, right, 4 * kBlock);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, right + kBlock, 4 * kBlock);
+    _tile_dpbf16ps(1, 4, 7);
+    _tile_loadd(5, left + kTile * k, bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, sums, 4 * stride);
+  _tile_stored(1, sums + kTile, 4 * stride);
+  _tile_stored(2, sums + kTile * stride, 4 * stride);
+  _tile_stored(3, sums + kTile * stride + kTile, 4 * stride);
 }
 
-// result = left [m, k] x right [k, n], in BF16 plus the bias, in FP32 with m and k that are multiples.
+// Stores a row of a block in BF16, and adds the bias, if there is one.
+WITH_AMX inline void store(const float* sums, const float* bias, BFloat16* to) {
+  __m512 first = _mm512_load_ps(sums), second = _mm512_load_ps(sums + 16);
+  if (bias) {
+    first = _mm512_add_ps(first, _mm512_loadu_ps(bias));
+    second = _mm512_add_ps(second, _mm512_loadu_ps(bias + 16));
+  }
+  _mm512_storeu_si512(to, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(second, first)));
+}
+
+void store(const float* sums, const float*, float* to) {
+  std::copy_n(sums, kBlock, to);
+}
+
+// Computes the blocks from `first` up to, but not including, `last`.
 template <typename T>
-void multiply(
-    const at::Tensor& left, const at::Tensor& right, int64_t m, int64_t n, int64_t k, const float* bias, T* result) {
-  // oneDNN generates a kernel for every number of rows, so blocks have multiples of 32. The last one may repeat rows.
-  const int64_t height = m < kMultiple ? m : std::min(kRows, m / kMultiple * kMultiple);
-  const int64_t blocks = (m + height - 1) / height, panels = (n + kPanel - 1) / kPanel;
-  const BFloat16 *a = left.const_data_ptr<BFloat16>(), *b = right.const_data_ptr<BFloat16>();
-  at::parallel_for(0, blocks * panels, 1, [&](int64_t first, int64_t last) {
-    alignas(64) float buffer[kRows * kPanel];
-    for (int64_t unit = first; unit < last; ++unit) {
-      const int64_t column = unit % panels * kPanel, columns = std::min(kPanel, n - column);
-      const int64_t row = unit / panels * height, rows = std::min(height, m - row);
-      const int64_t computed = std::min(round_up(rows, kMultiple), m), start = row + rows - computed;
-      if constexpr (std::is_same_v<T, float>) {
-        float* target = result + start * n + column;
-        at::native::cpublas::brgemm(
-            computed, columns, k, k, kPanel, n, false, a + start * k, b + column * k, target, true);
-      } else {
-        at::native::cpublas::brgemm(
-            computed, columns, k, k, kPanel, kPanel, false, a + start * k, b + column * k, buffer, true);
-        for (int64_t i = row; i < row + rows; ++i)
-          store_rounded(
-              buffer + (i - start) * kPanel, bias ? bias + column : nullptr, columns, result + i * n + column);
+WITH_AMX void multiply_blocks(const Product<T>& product, int64_t first, int64_t last) {
+  alignas(64) float sums[kBlock * kBlock];
+  const int64_t n = product.n, columns = n / kBlock;
+  _tile_loadconfig(kConfiguration.data());
+  for (int64_t i = first; i < last; ++i) {
+    const int64_t column = i % columns * kBlock, row = i / columns * kBlock, rows = std::min(kBlock, product.m - row);
+    T* to = product.result + row * n + column;
+    for (int64_t j = 0; j < rows; ++j) // Results are rarely in a cache: their lines arrive while they are computed.
+      for (int64_t line = 0; line < kBlock; line += 64 / sizeof(T))
+        __builtin_prefetch(to + j * n + line, 1);
+    if constexpr (std::is_same_v<T, float>)
+      if (rows == kBlock) {
+        sum(product, row, column, to, n);
+        continue;
       }
-    }
-    at::native::cpublas::brgemm_release();
+    const int64_t repeated = kBlock - rows; // rows before the last ones are computed again
+    sum(product, row - repeated, column, sums, kBlock);
+    for (int64_t j = 0; j < rows; ++j)
+      store(sums + (repeated + j) * kBlock, product.bias ? product.bias + column : nullptr, to + j * n);
+  }
+  _tile_release();
+}
+
+template <typename T>
+void multiply(const Product<T>& product) {
+  at::parallel_for(0, round_up(product.m) / kBlock * (product.n / kBlock), 1, [&](int64_t first, int64_t last) {
+    multiply_blocks(product, first, last);
   });
 }
 
 // ---- Operator -----------------------------------------------------------------------------------------------------
 
+// Converts an FP32 input to a BF16 matrix. Layers with the same input, as those of query, key and value, share the
+// result as long as one of them keeps it for its gradients.
+at::Tensor convert(const at::Tensor& input) {
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+  struct Conversion {
+    Weak input, result;
+    int64_t version;
+  };
+  static thread_local std::optional<Conversion> last;
+  if (input.is_inference())
+    return input.to(at::kBFloat16).reshape({-1, input.size(-1)});
+  if (last && last->input.lock() == input.getIntrusivePtr() && last->version == input._version())
+    if (auto result = last->result.lock(); result.defined())
+      return at::Tensor(std::move(result));
+  auto result = input.detach().to(at::kBFloat16).reshape({-1, input.size(-1)});
+  last = {Weak(input.getIntrusivePtr()), Weak(result.getIntrusivePtr()), input._version()};
+  return result;
+}
+
 struct Linear : torch::autograd::Function<Linear> {
-  // `converted` are the weights in BF16; the gradient is that of the weights themselves.
+  // `rows` and `converted` are the input and the weights in BF16; gradients are those of the input and the weights.
   static at::Tensor forward(
       torch::autograd::AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-      const MaybeTensor& bias, const at::Tensor& converted) {
+      const MaybeTensor& bias, const at::Tensor& rows, const at::Tensor& converted) {
     at::AutoDispatchBelowADInplaceOrView below;
     const int64_t outputs = weight.size(0), inputs = weight.size(1);
-    const auto right = at::empty({round_up(outputs, kPanel), inputs}, input.options());
+    const auto left = rows.contiguous(), right = at::empty({outputs, inputs}, rows.options());
     const auto* weights = converted.const_data_ptr<BFloat16>();
     auto* arranged = right.data_ptr<BFloat16>();
     at::parallel_for(0, outputs / 16, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i)
         arrange_weights(weights, inputs, 16 * i, arranged);
     });
-    auto output = at::empty({input.size(0), outputs}, input.options());
+    auto output = at::empty({rows.size(0), outputs}, rows.options());
     const auto* added = bias ? bias->const_data_ptr<float>() : nullptr;
-    multiply(input.contiguous(), right, input.size(0), outputs, inputs, added, output.data_ptr<BFloat16>());
+    multiply<BFloat16>(
+        {left.const_data_ptr<BFloat16>(), arranged, false, rows.size(0), outputs, inputs,
+         output.data_ptr<BFloat16>(), added});
     // What torch's product saves, because either of them may compute a checkpointed module again.
     context->save_for_backward(
-        {weight.requires_grad() ? input : at::Tensor(), input.requires_grad() ? converted.t() : at::Tensor()});
+        {weight.requires_grad() ? rows : at::Tensor(), input.requires_grad() ? converted.t() : at::Tensor()});
     context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["is_converted"] = input.scalar_type() == at::kFloat;
     return output;
   }
 
@@ -215,74 +296,82 @@ struct Linear : torch::autograd::Function<Linear> {
       torch::autograd::AutogradContext* context, const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const bool has_bias = context->saved_data.at("has_bias").toBool();
+    const bool is_converted = context->saved_data.at("is_converted").toBool();
     const bool trains_bias = has_bias && context->needs_input_grad(2);
     at::Tensor gradient = gradients[0], of_input, of_weight, of_bias;
     const bool is_watched = at::GradMode::is_enabled() || // create_graph=True
         c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) || !is_plain(gradient);
     if (is_watched || !linear_is_fast()) {
       if (context->needs_input_grad(0))
-        of_input = gradient.mm(with_history(saved[1].t()));
+        of_input = gradient.mm(with_history(saved[1].t(), 1)).to(is_converted ? at::kFloat : at::kBFloat16);
       if (context->needs_input_grad(1))
-        of_weight = gradient.t().mm(saved[0]).to(at::kFloat);
+        of_weight = gradient.t().mm(is_converted ? with_history(saved[0], 0) : saved[0]).to(at::kFloat);
     } else {
       gradient = gradient.contiguous();
       if (context->needs_input_grad(0))
-        of_input = input_gradient(gradient, saved[1].t().contiguous());
+        of_input = is_converted ? input_gradient<float>(gradient, saved[1].t().contiguous())
+                                : input_gradient<BFloat16>(gradient, saved[1].t().contiguous());
       if (context->needs_input_grad(1))
         std::tie(of_weight, of_bias) = parameter_gradients(gradient, saved[0].contiguous());
     }
     if (trains_bias && !of_bias.defined())
       of_bias = gradient.sum(0, false, at::kFloat);
-    return {of_input, of_weight, trains_bias ? of_bias : at::Tensor(), at::Tensor()};
+    return {of_input, of_weight, trains_bias ? of_bias : at::Tensor(), {}, {}};
   }
 
   static bool is_plain(const at::Tensor& tensor) {
     return tensor.has_storage() && !tensor._is_zerotensor() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
   }
 
-  // Returns BF16 weights of the forward pass with the history of the weights, which may have changed since.
-  static at::Tensor with_history(const at::Tensor& converted) {
+  // Returns what the forward pass converted to BF16 with the history of that argument, which may have changed since.
+  static at::Tensor with_history(const at::Tensor& converted, size_t argument) {
     if (!at::GradMode::is_enabled())
       return converted;
-    const auto weights = converted.to(at::kFloat);
-    if (const auto edge = torch::autograd::get_current_node()->next_edge(1); edge.is_valid())
-      torch::autograd::impl::set_gradient_edge(weights, edge);
-    return weights.to(at::kBFloat16);
+    const auto original = converted.to(at::kFloat);
+    if (const auto edge = torch::autograd::get_current_node()->next_edge(argument); edge.is_valid())
+      torch::autograd::impl::set_gradient_edge(original, edge);
+    return original.to(at::kBFloat16);
   }
 
   // Arranges a matrix as a right operand, with a multiple of rows.
   static at::Tensor arrange(const at::Tensor& matrix) {
-    const int64_t rows = matrix.size(0), columns = matrix.size(1), padded = round_up(rows, kMultiple);
-    const auto right = at::empty({round_up(columns, kPanel), padded}, matrix.options());
+    const int64_t rows = matrix.size(0), columns = matrix.size(1), padded = round_up(rows);
+    const auto right = at::empty({columns, padded}, matrix.options());
     const auto* from = matrix.const_data_ptr<BFloat16>();
     auto* to = right.data_ptr<BFloat16>();
-    at::parallel_for(0, padded / 2, kMultiple, [&](int64_t first, int64_t last) {
+    at::parallel_for(0, padded / 2, kBlock, [&](int64_t first, int64_t last) {
       arrange_pairs(from, rows, columns, first, last, to);
     });
     return right;
   }
 
+  template <typename T>
   static at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
     const int64_t rows = gradient.size(0), outputs = weight.size(0), inputs = weight.size(1);
-    auto result = at::empty({rows, inputs}, gradient.options());
-    multiply(gradient, arrange(weight), rows, inputs, outputs, nullptr, result.data_ptr<BFloat16>());
+    auto result = at::empty({rows, inputs}, gradient.options().dtype(c10::CppTypeToScalarType<T>::value));
+    const auto right = arrange(weight);
+    multiply<T>(
+        {gradient.const_data_ptr<BFloat16>(), right.const_data_ptr<BFloat16>(), false, rows, inputs, outputs,
+         result.template data_ptr<T>(), nullptr});
     return result;
   }
 
   static std::tuple<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient, const at::Tensor& input) {
     const int64_t rows = input.size(0), inputs = input.size(1), outputs = gradient.size(1);
-    const int64_t padded = round_up(rows, kMultiple);
+    const int64_t padded = round_up(rows);
     const auto left = at::empty({outputs, padded}, input.options());
     auto of_weight = at::empty({outputs, inputs}, input.options().dtype(at::kFloat));
     auto of_bias = at::empty({outputs}, of_weight.options());
     const auto* from = gradient.const_data_ptr<BFloat16>();
     auto* to = left.data_ptr<BFloat16>();
     auto* sums = of_bias.data_ptr<float>();
-    at::parallel_for(0, outputs / kMultiple, 1, [&](int64_t first, int64_t last) {
+    at::parallel_for(0, outputs / kBlock, 1, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i)
-        transpose_columns(from, rows, outputs, i * kMultiple, to, sums);
+        transpose_columns(from, rows, outputs, i * kBlock, to, sums);
     });
-    multiply(left, arrange(input), outputs, inputs, padded, nullptr, of_weight.data_ptr<float>());
+    const auto right = arrange(input);
+    multiply<float>(
+        {to, right.const_data_ptr<BFloat16>(), true, outputs, inputs, padded, of_weight.data_ptr<float>(), nullptr});
     return {of_weight, of_bias};
   }
 };
@@ -294,11 +383,12 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const Maybe
   };
   TORCH_CHECK(linear_is_fast(), "orch::linear: this CPU has no AMX");
   TORCH_CHECK_VALUE(
-      input.scalar_type() == at::kBFloat16 && input.dim() > 1 && input.numel() > 0 && is_parameter(weight, 2) &&
-          weight.numel() > 0 && weight.size(0) % kMultiple == 0 && weight.size(1) % kMultiple == 0 &&
+      (input.scalar_type() == at::kBFloat16 || input.scalar_type() == at::kFloat) && input.dim() > 1 &&
+          input.numel() >= kBlock * input.size(-1) && is_parameter(weight, 2) && weight.numel() > 0 &&
+          weight.size(0) % kBlock == 0 && weight.size(1) % kBlock == 0 &&
           input.size(-1) == weight.size(1) && (!bias || (is_parameter(*bias, 1) && bias->size(0) == weight.size(0))),
-      "orch::linear: expected a BF16 input [..., inputs], and contiguous FP32 weights [outputs, inputs] and bias "
-      "[outputs], with multiples of ", kMultiple, " inputs and outputs");
+      "orch::linear: expected a BF16 or FP32 input [..., inputs], and contiguous FP32 weights [outputs, inputs] and "
+      "bias [outputs], with multiples of ", kBlock, " inputs and outputs, and at least as many rows of inputs");
 #ifdef HAS_LINEAR
   // Weights that are used again under the same autocast, as in recurrent models, are converted once, as by torch.
   const bool is_autocast = at::autocast::is_autocast_enabled(at::kCPU);
@@ -306,7 +396,9 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const Maybe
       is_autocast ? at::autocast::cached_cast(at::kBFloat16, weight, at::kCPU) : weight.to(at::kBFloat16);
   auto sizes = input.sizes().vec();
   sizes.back() = weight.size(0);
-  return Linear::apply(input.reshape({-1, weight.size(1)}), weight, bias, converted.detach()).view(sizes);
+  const auto rows = input.reshape({-1, weight.size(1)});
+  const auto used = input.scalar_type() == at::kFloat ? convert(input) : rows;
+  return Linear::apply(rows, weight, bias, used, converted.detach()).view(sizes);
 #else
   return {};
 #endif

@@ -28,7 +28,7 @@ def linear(input: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None 
         and torch.get_autocast_dtype("cpu") == torch.bfloat16
         and is_supported(input, weight, bias)
     ):
-        return torch.ops.orch.linear(input.to(torch.bfloat16), weight, bias)
+        return torch.ops.orch.linear(input, weight, bias)
     return TORCHS(input, weight, bias)
 
 

@@ -22,11 +22,12 @@ if PROBLEM:
 pytestmark = pytest.mark.usefixtures("kernels")
 BF16 = torch.bfloat16
 KINDS = (BF16, BF16, torch.float32)  # in which input, weights and bias are multiplied and added
-# Trains with 40 lengths; oneDNN prints each of its products.
+# Computes one product with oneDNN, which prints it, and trains with 40 lengths.
 LENGTHS = """
 import torch, orch_kernels
 orch_kernels.use()
-layer = torch.nn.Linear(64, 96)
+layer, matrix = torch.nn.Linear(64, 96), torch.ones(64, 64, dtype=torch.bfloat16)
+torch.mm(matrix, matrix)
 for rows in range(65, 105):
     with torch.autocast("cpu", torch.bfloat16):
         layer(torch.randn(rows, 64, requires_grad=True)).sum().backward()
@@ -58,7 +59,14 @@ def is_kernels(output: Any) -> bool:
 @pytest.mark.parametrize("dtype", [torch.float32, BF16])
 @pytest.mark.parametrize(
     ("rows", "inputs", "outputs"),
-    [((64,), 32, 32), ((4, 131), 384, 96), ((2, 3, 67), 96, 160), ((300,), 64, 64), ((128,), 1536, 32)],
+    [
+        ((64,), 32, 32),
+        ((4, 131), 384, 96),
+        ((65,), 32, 1536),
+        ((2, 3, 67), 96, 160),
+        ((300,), 64, 64),
+        ((128,), 1536, 32),
+    ],
 )
 def test_results_are_as_exact_as_torchs(rows: Any, inputs: int, outputs: int, dtype: Any) -> None:
     *tensors, gradient = layer(rows, inputs, outputs, dtype)
@@ -115,6 +123,24 @@ def test_the_same_tensors_are_saved_as_by_torch(rows: Any, trained: tuple[bool, 
         assert torch.equal(value, expected)
     addresses = [[tensor.data_ptr() for tensor in tensors if tensor.shape == (64, 32)] for tensors in saved]
     assert len({*addresses[1]}) == len({*addresses[0]})
+
+
+def test_layers_of_the_same_input_save_it_once() -> None:
+    *tensors, gradient = layer((70,), 64, 32)
+    saved: list[Any] = []
+    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x)
+    with torch.autocast("cpu", BF16), hooks:
+        first, second = linear(*tensors), linear(*tensors)
+        with torch.no_grad():
+            tensors[0].mul_(2)
+        third = linear(*tensors)
+    inputs = [x for x in saved if x.shape == (70, 64)]
+    assert inputs[0].data_ptr() == inputs[1].data_ptr() != inputs[2].data_ptr()
+    assert torch.equal(first, second)
+    assert torch.equal(third, results(linear, [x.requires_grad_() for x in leaves(*tensors)], gradient)[0])
+    once = torch.autograd.grad(first, tensors[0], gradient, retain_graph=True)[0]
+    twice = torch.autograd.grad([first, second], tensors[0], [gradient, gradient])[0]
+    assert torch.equal(twice, 2 * once)
 
 
 def test_checkpointed_layer_may_be_computed_again_by_torch() -> None:
@@ -194,8 +220,8 @@ def test_scripted_and_compiled_modules_use_torchs() -> None:
         assert not is_kernels(torch.compile(module, backend="eager", fullgraph=True)(torch.ones(70, 64)))
 
 
-def test_lengths_need_no_kernels_of_onednn() -> None:
+def test_lengths_need_no_products_of_onednn() -> None:
     command, environment = [sys.executable, "-c", LENGTHS], {"ONEDNN_VERBOSE": "1"}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert "cpu,brgemm" in process.stdout
-    assert "cpu,matmul" not in process.stdout
+    assert process.stdout.count("exec,cpu") == process.stdout.count("exec,cpu,matmul") == 1
+    assert "cpu,brgemm" not in process.stdout
