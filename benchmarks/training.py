@@ -80,6 +80,7 @@ def main() -> None:
             "Trainer padding to 384, torchrun": partial(trainer, folder, "torchrun", [*SCRIPT_PRECISION, "--pad"]),
             "Trainer padding to 384, mpirun": partial(trainer, folder, "mpirun", [*SCRIPT_PRECISION, "--pad"]),
             "Trainer, orch train": partial(trainer, folder, "orch", SCRIPT_PRECISION),
+            "Trainer padding to 384, orch train": partial(trainer, folder, "orch", [*SCRIPT_PRECISION, "--pad"]),
             "Trainer, orch train --kernels torch": partial(trainer, folder, "orch --kernels torch", SCRIPT_PRECISION),
             "orch train, gloo": partial(orch, folder, ["--backend", "gloo"]),
             ORCH_DEFAULT: partial(orch, folder, []),
