@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.runs import fetch
 from orchestrator.runs.fetch import FetchListener
-from orchestrator.targets.connections import program_output
+from orchestrator.targets.connections import connection, program_output
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from tests.local.runs import Orch, expect_exit
@@ -114,6 +116,15 @@ def test_endless_output_of_a_node_is_cut_off(remote: Ssh, monkeypatch: pytest.Mo
         remote.capture(("sleep", "60"), seconds=0.6)
     result = remote.capture(("sh", "-c", "echo out; echo err >&2; sleep 60 & exit 3"), seconds=30.0)
     assert (result.code, result.out, result.err) == (3, "out\n", "err\n")
+
+
+def test_login_shell_that_starts_no_program_is_named(remote: Ssh, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program_output, "START_SECONDS", 0.5)
+    monkeypatch.setattr(connection, "shell_command", lambda _: "sleep 60")  # as a start-up file might
+    calls = (partial(remote.capture, seconds=30.0), partial(remote.relay, receive=print, stop=threading.Event()))
+    for call in calls:
+        with pytest.raises(ConnectionLost, match="far: its login shell has not started a program"):
+            call(("true",))
 
 
 def test_sent_files_and_their_new_folders_are_private(remote: Ssh, tmp_path: Path) -> None:

@@ -332,7 +332,7 @@ class Ssh:
         """Run a program on the node and pass on its output, as program_output.relay() does for one of this machine.
 
         Raises:
-            ConnectionLost: if the node cannot be reached.
+            ConnectionLost: if the node cannot be reached, or its login shell takes too long.
             ExecuteError: if the login shell does not start the program, or this machine has no OpenSSH.
         """
         filters = {program_output.STDOUT: StartFilter(), program_output.STDERR: StartFilter()}
@@ -340,7 +340,8 @@ class Ssh:
         def select(stream: int, part: bytes) -> None:
             receive(stream, filters[stream].output(part))
 
-        code = program_output.relay(self.openssh_command(argv), select, stop)
+        check = partial(program_output.check_start_time, filters, self.node)
+        code = program_output.relay(self.openssh_command(argv), select, stop, check)
         if code == OPENSSH_FAILED and not filters[program_output.STDOUT].started:
             raise self.program_failure(argv, code, filters[program_output.STDERR].dropped)
         program_output.check_started(filters, self.node)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 CHUNK = 1 << 20
 MAX_OUTPUT_BYTES = 1 << 28  # enough to list a million files
+START_SECONDS = 60.0  # time limit for the start-up files of a login shell
 LATE_SECONDS = 1.0  # silence after which the output of an ended program counts as complete
 POLL_SECONDS = 0.005
 STOP_POLL_SECONDS = 0.1
@@ -41,7 +42,8 @@ def read_output(channel: paramiko.Channel, node: str, seconds: float) -> Command
     """Return everything that a program prints until it ends, without what the login shell prints before it.
 
     Raises:
-        ConnectionLost: if the connection is lost, or the program neither prints nor ends within `seconds`.
+        ConnectionLost: if the connection is lost, the program neither prints nor ends within `seconds`, or the login
+            shell has not started it within START_SECONDS.
         ExecuteError: if the login shell has not started the program, or it prints too much or is still printing after
             `seconds`.
     """
@@ -59,6 +61,7 @@ def read_output(channel: paramiko.Channel, node: str, seconds: float) -> Command
         elif now - start_time > seconds:
             raise ConnectionLost(f"{node}: no answer for {seconds:.0f} s.")
         else:
+            check_start_time(filters, node, now - start_time)
             time.sleep(POLL_SECONDS)
             continue
         last_output = now
@@ -81,17 +84,24 @@ def start_errors(program: str) -> Iterator[None]:
         raise ExecuteError.about("program-start", program=program, error=error) from None
 
 
-def relay(command: tuple[str, ...], receive: Callable[[int, bytes], None], stop: threading.Event) -> int:
+def relay(
+    command: tuple[str, ...],
+    receive: Callable[[int, bytes], None],
+    stop: threading.Event,
+    check: Callable[[float], None] = lambda _: None,
+) -> int:
     """Run a program of this machine, pass on its output as it arrives, and return its exit code as a shell does.
 
     Args:
         command: the program and its arguments.
         receive: called with STDOUT or STDERR, and a part of the output.
         stop: ends the input of the program when it is set.
+        check: called every STOP_POLL_SECONDS with the seconds since the start; its error ends the program.
 
     Raises:
         ExecuteError: if it cannot be started.
     """
+    start_time = time.monotonic()
     pipe = subprocess.PIPE
     with start_errors(command[0]):
         process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True)
@@ -111,6 +121,11 @@ def relay(command: tuple[str, ...], receive: Callable[[int, bytes], None], stop:
                 break
             if stop.is_set() and process.stdin is not None:
                 process.stdin.close()
+            try:
+                check(time.monotonic() - start_time)
+            except ExecuteError:
+                process.kill()
+                raise
         code = process.wait()
     return code if code >= 0 else 128 - code
 
@@ -125,6 +140,12 @@ def check_started(filters: Mapping[int, StartFilter], node: str) -> None:
     if not filters[STDOUT].started:
         message = one_line(filters[STDERR].dropped or filters[STDOUT].dropped)[:200]
         raise ExecuteError.about("login-shell", node=node, reason=f": {message}" if message else "")
+
+
+def check_start_time(filters: Mapping[int, StartFilter], node: str, seconds: float) -> None:
+    """Raise ConnectionLost if the login shell has not started the program, for which it has had these seconds."""
+    if seconds > START_SECONDS and not filters[STDOUT].started:
+        raise ConnectionLost.about("slow-login-shell", node=node, seconds=f"{START_SECONDS:.0f}")
 
 
 def has_ended(channel: paramiko.Channel, quiet_seconds: float) -> bool:
