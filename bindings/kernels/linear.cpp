@@ -8,9 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <type_traits>
-#include <utility>
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
@@ -246,25 +244,6 @@ void multiply(const Product<T>& product) {
 
 // ---- Operator -----------------------------------------------------------------------------------------------------
 
-// Converts an FP32 input to a BF16 matrix. Layers with the same input, as those of query, key and value, share the
-// result as long as one of them keeps it for its gradients.
-at::Tensor convert(const at::Tensor& input) {
-  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
-  struct Conversion {
-    Weak input, result;
-    int64_t version;
-  };
-  static thread_local std::optional<Conversion> last;
-  if (input.is_inference())
-    return input.to(at::kBFloat16).reshape({-1, input.size(-1)});
-  if (last && last->input.lock() == input.getIntrusivePtr() && last->version == input._version())
-    if (auto result = last->result.lock(); result.defined())
-      return at::Tensor(std::move(result));
-  auto result = input.detach().to(at::kBFloat16).reshape({-1, input.size(-1)});
-  last = {Weak(input.getIntrusivePtr()), Weak(result.getIntrusivePtr()), input._version()};
-  return result;
-}
-
 struct Linear : torch::autograd::Function<Linear> {
   // `rows` and `converted` are the input and the weights in BF16; gradients are those of the input and the weights.
   static at::Tensor forward(
@@ -397,7 +376,7 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const Maybe
   auto sizes = input.sizes().vec();
   sizes.back() = weight.size(0);
   const auto rows = input.reshape({-1, weight.size(1)});
-  const auto used = input.scalar_type() == at::kFloat ? convert(input) : rows;
+  const auto used = input.scalar_type() == at::kFloat ? rows.detach().to(at::kBFloat16) : rows;
   return Linear::apply(rows, weight, bias, used, converted.detach()).view(sizes);
 #else
   return {};

@@ -125,22 +125,14 @@ def test_the_same_tensors_are_saved_as_by_torch(rows: Any, trained: tuple[bool, 
     assert len({*addresses[1]}) == len({*addresses[0]})
 
 
-def test_layers_of_the_same_input_save_it_once() -> None:
-    *tensors, gradient = layer((70,), 64, 32)
-    saved: list[Any] = []
-    hooks = torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x) or x, lambda x: x)
-    with torch.autocast("cpu", BF16), hooks:
-        first, second = linear(*tensors), linear(*tensors)
-        with torch.no_grad():
-            tensors[0].mul_(2)
-        third = linear(*tensors)
-    inputs = [x for x in saved if x.shape == (70, 64)]
-    assert inputs[0].data_ptr() == inputs[1].data_ptr() != inputs[2].data_ptr()
-    assert torch.equal(first, second)
-    assert torch.equal(third, results(linear, [x.requires_grad_() for x in leaves(*tensors)], gradient)[0])
-    once = torch.autograd.grad(first, tensors[0], gradient, retain_graph=True)[0]
-    twice = torch.autograd.grad([first, second], tensors[0], [gradient, gradient])[0]
-    assert torch.equal(twice, 2 * once)
+def test_input_may_change_unnoticed_between_two_layers() -> None:
+    """As that of a script which writes each batch into the same array of NumPy."""
+    x, weight, _, _ = layer((70,), 64, 32)
+    with torch.autocast("cpu", BF16):
+        outputs = [linear(x, weight)]
+        x.data.mul_(2)
+        outputs.append(linear(x, weight))
+    assert torch.equal(outputs[1], 2 * outputs[0])
 
 
 def test_checkpointed_layer_may_be_computed_again_by_torch() -> None:
