@@ -102,8 +102,8 @@ def read(request: TrainRequest, resume: Resume | None = None) -> PodInputs:
     kubernetes = kubernetes_settings(options.k8s_file, list(options.k8s), request.image)
     if resume:  # the current context may be another one by now
         location = location_of(resume.record)
-        cluster = {name: getattr(kubernetes, name) or getattr(location, name) for name in ("context", "namespace")}
-        kubernetes = kubernetes.model_copy(update=cluster)
+        context, namespace = kubernetes.context or location.context, kubernetes.namespace or location.namespace
+        kubernetes = kubernetes.model_copy(update={"context": context, "namespace": namespace})
     kubeconfigs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
     loaded = load.inputs(
         request, image="pods", left_out=map(Path, kubeconfigs.split(os.pathsep)), volume=kubernetes.mount

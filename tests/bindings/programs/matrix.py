@@ -77,8 +77,8 @@ def special_numbers(dtype: torch.dtype, op: str, size: int = 200) -> None:
     dist.all_reduce_coalesced(listed := [parts[RANK].clone()], kind)
     dist.reduce(at_root := parts[RANK].clone(), 0, kind)
     reduce_scatter_single(out := torch.empty(size, dtype=dtype), source := parts[RANK].clone(), kind)
-    pairs = [(data, expected), (listed[0], expected), (out, expected[piece]), (source, parts[RANK])]
-    for result, right in [*pairs, (at_root, expected if RANK == 0 else parts[RANK])]:
+    compared = [(data, expected), (listed[0], expected), (out, expected[piece]), (source, parts[RANK])]
+    for result, right in [*compared, (at_root, expected if RANK == 0 else parts[RANK])]:
         assert torch.allclose(result, right, rtol=0, atol=0, equal_nan=True), (dtype, op, result, right)
     bits = data.view(torch.uint8)
     dist.broadcast(bits_of_root := bits.clone(), 0)

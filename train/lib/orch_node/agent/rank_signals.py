@@ -23,7 +23,7 @@ MAX_CHARACTERS = 20_000  # of one rank
 THREAD = re.compile(r"^(?:Current thread|Thread) 0x", re.MULTILINE)
 MAIN_FRAME = re.compile(rf'File "{re.escape(str(PROGRAM))}", line \d+ in <module>')
 FRAME = re.compile(r'^  File "(?!<frozen importlib|.*/orch_node/)(.+)", line (\d+) in (.+)$', re.MULTILINE)
-OWN = re.compile(rf"runpy|^{re.escape(str(PROGRAM))}$")
+OUTSIDE_SCRIPT = re.compile(rf"runpy|^{re.escape(str(PROGRAM))}$")
 LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3")
 SHOWN_FRAMES = 4
 
@@ -59,7 +59,7 @@ def describe_position(stack: RankStack) -> str:
     """Return the innermost Python frames of the main thread with that of the script, or its state in the kernel."""
     threads = THREAD.split(stack.stack)  # faulthandler does not list the main thread, which began in node.py, first
     frames = FRAME.findall(next((thread for thread in threads if MAIN_FRAME.search(thread)), threads[-1]))
-    script_frames = list(itertools.takewhile(lambda frame: not OWN.search(frame[0]), frames))
+    script_frames = list(itertools.takewhile(lambda frame: not OUTSIDE_SCRIPT.search(frame[0]), frames))
     positions = [f"{Path(path).name}:{line} {name}" for path, line, name in script_frames or frames]
     if not positions:
         state, wchan = stack.kernel.get("state", "?"), stack.kernel.get("wchan", "?")
