@@ -145,7 +145,7 @@ class Metrics:
         """Report the number of steps and their rate, unless the script reports progress itself.
 
         Args:
-            in_all: with the rate since the begin; otherwise since the last report, if that was long ago.
+            in_all: with the rate since the beginning; otherwise since the last report, if that was long ago.
         """
         if in_all:
             self.reported_at, self.reported_steps = self.began, 0
