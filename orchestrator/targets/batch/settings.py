@@ -159,7 +159,8 @@ class BatchSettings:
             if not OPTION.fullmatch(name):
                 raise PlanError.about("unknown-job-option", name=name, system=self.system)
             if name in reserved:
-                raise PlanError(f"{flag} {name}: orch sets this option itself.", hint=reserved[name])
+                source = self.sources.get(name, "requested")
+                raise PlanError(f"{flag} {name} ({source}): orch sets this option itself.", hint=reserved[name])
             if not value.isprintable():
                 raise PlanError.about("unprintable-value", flag=flag, name=name)
 

@@ -129,7 +129,7 @@ class BatchTarget(interface.Target):
         """
         host = (inventory or "").partition(":")[2]
         file = os.environ.get(f"ORCH_{self.name.upper()}_FILE")
-        settings = inputs.batch_settings(self.system, Path(file) if file else None, [f"login={host}"] * bool(host))
+        settings = inputs.batch_settings(self.system, Path(file) if file else None, [f"login={host}"] * bool(host), {})
         settings.check()
         return settings.login or ""
 

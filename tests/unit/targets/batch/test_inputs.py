@@ -40,6 +40,15 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
     assert "# slurm account: c (requested)" in text
 
 
+def test_a_variable_that_a_job_cannot_have_is_named_and_does_not_stop_other_commands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SBATCH_NO_KILL", "set")
+    with pytest.raises(OrchError, match=r"--slurm no-kill \(SBATCH_NO_KILL\): orch sets"):
+        slurm_settings(None, ()).check()
+    assert BatchTarget(SLURM).login_of("slurm:login1") == "login1"
+
+
 def test_variables_of_sbatch_become_options_of_sbatch_or_are_left_to_it() -> None:
     names = ("CPU_FREQ_REQ", "BURST_BUFFER", "REQ_SWITCH", "WAIT4SWITCH", "USE_MIN_NODES", "IGNORE_PBS")
     result = slurm_settings(None, (), {f"SBATCH_{name}": "1" for name in names})
