@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from dataclasses import asdict
+from itertools import chain
 from pathlib import Path
 from typing import Annotated
 
@@ -20,21 +21,22 @@ from orchestrator.runs import store
 from orchestrator.runs.outcome import outcome_of
 from orchestrator.screen import print_text
 
-ByResult = Annotated[
-    str | None, typer.Option("--by", metavar="RESULT", help="Rank the runs of an array by this result.")
-]
+ByResult = Annotated[str | None, typer.Option("--by", metavar="RESULT", help="Rank the runs by this result.")]
 
 
 def compare(
     context: typer.Context, a: RunName, b: RunName = "last", result: ByResult = None, as_json: AsJson = False
 ) -> None:
-    """Compare the settings and the results of two runs, or rank the runs of an array."""
-    if members := store.members(context.obj, a):
-        ranked = comparison.rank_runs(operation.update(members, print_error), result)
+    """Compare the settings and the results of two runs, or rank the runs of arrays."""
+    array = store.members(context.obj, a)
+    names = (a,) if array and b == "last" else (a, b)
+    selections = [store.members(context.obj, name) or (store.find(context.obj, name, print_error),) for name in names]
+    updated = operation.update(chain.from_iterable(selections), print_error)
+    if array or result or len(updated) > 2:
+        ranked = comparison.rank_runs(updated, result)
         print_text(json_text("ranking", runs=finite(ranked)) if as_json else comparison.ranking_text(ranked, result))
         return
-    recorded = store.find(context.obj, a, print_error), store.find(context.obj, b)
-    compared = comparison.compare(*operation.update(recorded, print_error))
+    compared = comparison.compare(*updated)
     print_text(json_text("comparison", finite(compared)) if as_json else comparison.text(compared))
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from orchestrator.cli.main import make_app
 from orchestrator.errors import RequestError
 from orchestrator.report.comparison import rank_runs, ranking_text
 from orchestrator.runs import store
@@ -46,6 +49,18 @@ def test_best_run_comes_first_and_runs_without_the_result_last(base: Path) -> No
     with pytest.raises(RequestError, match="f11") as exc_info:
         ranking(base, "f11")
     assert "f1" in exc_info.value.hint
+
+
+def test_command_ranks_the_runs_of_all_its_arrays(base: Path) -> None:
+    array, run = f"{ARRAY}x", f"{ARRAY}-1"
+    for names, count in (
+        ((ARRAY,), 4),
+        ((ARRAY, array), 5),
+        ((ARRAY, f"{array}-0"), 5),
+        ((run, array, "--by", "f1"), 2),
+    ):
+        result = CliRunner().invoke(make_app(), ["runs", "--runs-dir", str(base), "compare", *names, "--json"])
+        assert len(json.loads(result.stdout)["runs"]) == count, result.output
 
 
 def test_run_whose_result_or_loss_is_not_a_number_is_not_the_best(base: Path) -> None:
