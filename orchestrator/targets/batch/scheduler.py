@@ -14,12 +14,18 @@ from orchestrator.model.facts import Facts
 from orchestrator.model.printable import CommandResult
 from orchestrator.planning.plan import SCRIPT, SubmitScript
 from orchestrator.targets.batch.settings import BatchSettings
-from orchestrator.targets.batch.system import NOT_FOUND, ONE_RANK, BatchSystem, ControllerUnreachable, JobState
+from orchestrator.targets.batch.system import (
+    NOT_FOUND,
+    ONE_RANK,
+    PROGRAM_SECONDS,
+    BatchSystem,
+    ControllerUnreachable,
+    JobState,
+)
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.interpreter import query_interpreter
 
-PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 # Many sites add the batch system's programs to PATH only in login shells.
 SHELL = ("bash", "-lc", 'exec "$@"', "bash")
 
@@ -42,14 +48,14 @@ class Scheduler:
     submitted: str = ""
     uncertain: bool = False
 
-    def run(self, *command: str) -> CommandResult:
-        """Run one of the programs, and return its result.
+    def run(self, *command: str, seconds: float = PROGRAM_SECONDS) -> CommandResult:
+        """Run one of the programs within a time limit, and return its result.
 
         Raises:
             ExecuteError: if the program cannot be started, or does not end in time.
         """
         shell = SHELL if isinstance(self.host, Ssh) else ()
-        return self.host.capture((*shell, *command), seconds=PROGRAM_SECONDS)
+        return self.host.capture((*shell, *command), seconds=seconds)
 
     def submit(self, step: SubmitScript) -> None:
         """Submit the script of a run, or start it in a held allocation.

@@ -39,7 +39,7 @@ CLUSTER_LINE = "CLUSTER: "
 NODES_FORMAT = "%P|%D|%X|%Y|%c|%f"
 NODES_LINE = re.compile(r"([^|]+)\|([0-9]+)\|([0-9]+)\|([0-9]+)\|([0-9]+)\|(.*)", re.ASCII)
 FEATURES = re.compile(r"[\w.-]+(?:&[\w.-]+)*", re.ASCII)  # a constraint without alternatives and counts
-ACCOUNTING_SECONDS, POLL_SECONDS = 10.0, 0.5  # Accounting learns of the end of a job within this time.
+ACCOUNTING_SECONDS, POLL_SECONDS = 10.0, 0.5  # Accounting responds, and learns of the end, within this time.
 START_SECONDS, TICK_SECONDS = 60.0, 0.2  # squeue lists a new step within this time
 END_SECONDS = 30.0  # A run ends within this time after its stop file is written.
 LAST_CHARACTERS = 2000
@@ -71,10 +71,10 @@ def job_variables(environ: Mapping[str, str]) -> list[str]:
 # Querying jobs.
 
 
-def run(programs: Programs, program: str, *options: str) -> CommandResult:
+def run(programs: Programs, program: str, *options: str, seconds: float = system.PROGRAM_SECONDS) -> CommandResult:
     """Run one of Slurm's programs for the cluster of the jobs."""
     cluster = (f"--clusters={programs.cluster}",) if programs.cluster else ()
-    return programs.run(program, *cluster, *options)
+    return programs.run(program, *cluster, *options, seconds=seconds)
 
 
 def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
@@ -108,10 +108,10 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 SCONTROL_STATE = re.compile(r"\bJobState=(\S+) .*\bRunTime=(\S+)")
 
 
-def output(programs: Programs, *command: str) -> str:
+def output(programs: Programs, *command: str, seconds: float = system.PROGRAM_SECONDS) -> str:
     """Return the output of one of Slurm's programs, or '' if it fails."""
     try:
-        result = run(programs, *command)
+        result = run(programs, *command, seconds=seconds)
     except ExecuteError:
         return ""
     return result.out if result.code == 0 else ""
@@ -327,7 +327,8 @@ class Slurm(BatchSystem):
         job, is_step = reported.job, "." in reported.job
         deadline = time.monotonic() + ACCOUNTING_SECONDS
         while True:
-            record = parse_sacct(job, output(programs, *SACCT, f"--jobs={job.partition('.')[0]}"))
+            query = (*SACCT, f"--jobs={job.partition('.')[0]}")
+            record = parse_sacct(job, output(programs, *query, seconds=ACCOUNTING_SECONDS))
             if record is None and not is_step:  # Only sacct shows a step that has ended.
                 record = parse_scontrol(job, output(programs, *SCONTROL, job))
             if record is None or job_state(job, record.state).ended:

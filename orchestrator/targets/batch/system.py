@@ -39,6 +39,7 @@ RESERVED_OPTIONS = {
     **dict.fromkeys(("output", "error"), "The output of the job is in the run's folder."),
     "array": "Use --array KEY=VALUE,VALUE, which starts one run for each value.",
 }
+PROGRAM_SECONDS = 60.0  # The time limit of a program; a busy controller responds slowly.
 NOT_FOUND = 127  # the exit code of a shell that does not find a program
 TEMPLATE = {"node": "${HOSTNAME-this node}", "task": "0", "output": "job-0.out", "array_output": "job-0.out"}
 
@@ -136,8 +137,8 @@ class Programs(Protocol):
     def cluster(self) -> str:
         """Return the cluster to query, at a site with several; '' for the host's default."""
 
-    def run(self, *command: str) -> CommandResult:
-        """Run one of the programs, and return its result.
+    def run(self, *command: str, seconds: float = PROGRAM_SECONDS) -> CommandResult:
+        """Run one of the programs within a time limit, and return its result.
 
         Raises:
             ExecuteError: if the program cannot be started, or does not end in time.

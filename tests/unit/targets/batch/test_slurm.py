@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +17,8 @@ from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of, with_job
 from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ONE_RANK, ControllerUnreachable
+from orchestrator.targets.connections.local import Local
+from tests.support.files import write_program
 from tests.support.slurm_jobs import FORGOTTEN, RecordedHost, make_job, make_result, squeue
 from tests.support.slurm_plans import SITE, make_plan, make_settings, slurm_settings, submit_step
 
@@ -55,6 +60,7 @@ def test_reason_of_a_waiting_job_is_explained() -> None:
     ):
         assert make_job("PENDING", code).problem == problem
         assert make_job("PENDING", code).reason.endswith(f" ({code})") is bool(problem)
+    assert make_job("CANCELLED", "Resources").describe() == "job 12: the job was cancelled (scancel)"
 
 
 SACCT = """Welcome | to | the | site
@@ -77,6 +83,18 @@ def test_accounting_of_a_job_and_of_the_steps_of_one_run() -> None:
     assert slurm.parse_sacct("1", SACCT) is None
     record = slurm.parse_sacct("12.2", SACCT_ALLOCATION)
     assert (record.elapsed_seconds, record.max_rss_bytes) == (60, 2 << 30)
+
+
+def test_sacct_that_does_not_respond_delays_the_end_of_a_run_for_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_program(tmp_path / "sacct", "#!/bin/sh\nexec sleep 60\n")
+    write_program(tmp_path / "scontrol", "#!/bin/sh\necho JobId=12 JobState=COMPLETED Restarts=0 RunTime=00:00:13\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(slurm, "ACCOUNTING_SECONDS", 0.5)
+    began = time.monotonic()
+    assert SLURM.accounting(Scheduler(SLURM, Local()), make_job("COMPLETED")).source == "scontrol"
+    assert time.monotonic() - began < 30
 
 
 def test_controllers_state_counts_until_accounting_has_it() -> None:
