@@ -80,6 +80,11 @@ def own_container(containers: Sequence[Json] | None) -> Json:
     return next((entry for entry in entries if entry.get("name") in names.CONTAINERS), entries[0])
 
 
+def all_containers(status: Json) -> list[Json]:
+    """Return the statuses of a pod's containers, first of those that run before the others."""
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
+
+
 def describe_remaining(status: Json) -> str:
     """Return which containers keep a pod alive whose ranks have ended, or an empty string."""
     statuses = status.get("containerStatuses") or ()
@@ -123,9 +128,14 @@ def failure_reason(pod: Json, ended: Json | None, *, oom: bool) -> str:
         return f"{reason}: {message}".rstrip(": ")
     if pod["metadata"].get("deletionTimestamp"):
         return DELETED
-    if not ended:
-        return "failed without a reason"
-    return "; ".join(filter(None, [describe_exit(ended), describe_remaining(status)]))
+    if ended and ended.get("exitCode"):
+        return "; ".join(filter(None, [describe_exit(ended), describe_remaining(status)]))
+    # Admission webhooks and patches add containers, also those that run before orch's.
+    for container in all_containers(status):
+        end = (container.get("state") or {}).get("terminated") or {}
+        if end.get("exitCode"):
+            return f"its container {container['name']} {describe_exit(end)}"
+    return "failed without a reason"
 
 
 def describe_exit(ended: Json) -> str:
@@ -144,7 +154,7 @@ def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
         return f"waits for a node: {explained(unscheduled)}"
     if state.get("running") is not None:
         return ""
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for container in all_containers(status):
         waiting = (container.get("state") or {}).get("waiting") or {}
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
         if reason in PULL:

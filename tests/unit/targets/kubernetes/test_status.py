@@ -58,6 +58,13 @@ def test_pod_state_explains_why_a_pod_or_its_container_does_not_run() -> None:
     init = {"name": "vault", "image": "vault:1", "state": {"waiting": {"reason": "ErrImagePull", "message": "denied"}}}
     result = pod_state(make_pod(containerStatuses=waiting_for("PodInitializing", ""), initContainerStatuses=[init]))
     assert result.reason == "its image vault:1 cannot be pulled: denied"
+    crashed = {"name": "vault", "state": {"terminated": {"exitCode": 3, "reason": "Error", "message": "no token"}}}
+    for container_statuses in (
+        {"initContainerStatuses": [crashed], "containerStatuses": waiting_for("PodInitializing", "")},
+        {"containerStatuses": [*container_state(terminated={"exitCode": 0}), crashed]},
+    ):
+        result = pod_state(make_pod(phase="Failed", **container_statuses))
+        assert (result.state, result.reason) == ("failed", "its container vault exited with code 3: no token")
     for phase, statuses, state, reason in (
         ("Running", container_state(running={}), "running", ""),
         ("Running", waiting_for("CrashLoopBackOff", "back-off"), "waiting", "CrashLoopBackOff: back-off"),
