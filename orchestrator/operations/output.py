@@ -128,7 +128,8 @@ class RanksOutput:
         if self.may_warn.acquire(blocking=False):
             source = "all ranks" if self.shown == ALL else f"rank {self.shown}"
             command = f"orch logs {store.cli_arguments(self.handle.folder)}"
-            self.screen.note(f"output of {source} may be late or missing: {reason} Complete output: {command}")
+            text = f"output of {source} may be late or missing: {reason.removesuffix('.')}. Complete output: {command}"
+            self.screen.note(text)
 
     def print(self) -> None:
         """Show the arrived lines, as many together as there are."""

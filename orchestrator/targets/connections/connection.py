@@ -170,7 +170,8 @@ class Ssh:
         except UnicodeError:
             raise ExecuteError.about("name-of-file", node=self.node, action=description) from None
         except (OSError, EOFError, paramiko.SSHException, paramiko.SFTPError, struct.error, OverflowError) as error:
-            reason = str(error).removeprefix("[Errno None] ") or type(error).__name__
+            name = "no answer" if isinstance(error, TimeoutError) else type(error).__name__
+            reason = str(error).removeprefix("[Errno None] ") or name
             if "connection" not in self.__dict__:
                 raise self.connection_error(reason) from None
             if isinstance(error, paramiko.ChannelException):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import paramiko
 import pytest
 
-from orchestrator.errors import ExecuteError
+from orchestrator.errors import ConnectionLost, ExecuteError
+from orchestrator.operations.output import RanksOutput
 from orchestrator.targets.connections.connection import Ssh, trust_known_hosts_only
 from tests.conftest import require_program
 from tests.support.files import write_files
@@ -48,7 +50,7 @@ class Transport:
         raise paramiko.SSHException("EOF during negotiation")
 
 
-def test_refused_session_and_missing_sftp_server_are_explained() -> None:
+def test_refused_session_silence_and_missing_sftp_server_are_explained() -> None:
     """Some administrators set MaxSessions to 1, have no package of the SFTP server, or replace it by ForceCommand."""
 
     def refuse() -> None:
@@ -61,3 +63,12 @@ def test_refused_session_and_missing_sftp_server_are_explained() -> None:
     assert "MaxSessions" in exc_info.value.hint
     with pytest.raises(ExecuteError, match="n1: could not start its SFTP server: EOF"):
         _ = node.sftp
+    with pytest.raises(ConnectionLost, match="n1: could not read x: no answer"):
+        node.attempt(Mock(side_effect=TimeoutError), "read x")
+
+
+def test_warning_about_late_output_is_two_sentences(tmp_path: Path) -> None:
+    for reason in ("n1: no answer", "n1: no answer."):
+        screen = Mock(of_ranks="0")
+        RanksOutput(Mock(folder=tmp_path / "r1"), screen).warn_once(reason)
+        assert "missing: n1: no answer. Complete output: orch logs r1 " in screen.note.call_args.args[0]
