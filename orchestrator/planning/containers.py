@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+
+from orch_node.protocol import container
 
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
@@ -93,17 +94,17 @@ class Docker:
             preload: the names of libraries to preload from the image.
             processes: how many ranks the image itself starts on each node.
         """
-        value = {
-            "schema": 1,
-            "image": self.image,
-            "start": self.start,
-            "python": self.python,
-            "preload": list(preload),
-            "processes": dict(processes),
-            "options": list(self.options(folders, run_dir)),
-            **({"env_file": self.env_file} if self.env_file else {}),
-        }
-        return json.dumps(value, indent=1) + "\n"
+        return container.render(
+            container.ContainerSpec(
+                image=self.image,
+                start=self.start,
+                python=self.python,
+                preload=preload,
+                processes=dict(processes),
+                options=self.options(folders, run_dir),
+                env_file=self.env_file,
+            )
+        )
 
     @property
     def starts_ranks(self) -> bool:

@@ -35,7 +35,7 @@
 #    "MASTER_PORT": "24609",
 #    "PYTHONUNBUFFERED": "1"
 #   }
-# write /opt/orch/runs/r/container.json on node0, node1: 836 bytes
+# write /opt/orch/runs/r/container.json on node0, node1: 857 bytes
 #   {
 #    "schema": 1,
 #    "image": "orch:current",
@@ -75,7 +75,8 @@
 #     "--mount",
 #     "type=bind,\"source=/opt/orch/train\",\"target=/opt/orch/train\""
 #    ],
-#    "env_file": "/etc/own env"
+#    "env_file": "/etc/own env",
+#    "engine": "docker"
 #   }
 # start on node0
 env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh I_MPI_HYDRA_BOOTSTRAP_EXEC=/opt/orch/train/ssh I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/node.py supervise /opt/orch/runs/r --claims=/opt/orch/claims --stall-timeout=900 -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 2 /venv/bin/python /opt/orch/train/node.py rank --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output

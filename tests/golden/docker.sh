@@ -39,7 +39,7 @@
 #    "MASTER_PORT": "24609",
 #    "PYTHONUNBUFFERED": "1"
 #   }
-# write /opt/orch/runs/r/container.json on node0, node1: 931 bytes
+# write /opt/orch/runs/r/container.json on node0, node1: 952 bytes
 #   {
 #    "schema": 1,
 #    "image": "orch:current",
@@ -82,7 +82,8 @@
 #     "type=bind,\"source=/data\",\"target=/data\",readonly",
 #     "--cap-add=SYS_NICE"
 #    ],
-#    "env_file": "/etc/own env"
+#    "env_file": "/etc/own env",
+#    "engine": "docker"
 #   }
 # start on node0
 env I_MPI_PIN=0 I_MPI_HYDRA_BOOTSTRAP=ssh I_MPI_HYDRA_BOOTSTRAP_EXEC=/opt/orch/train/ssh I_MPI_HYDRA_IFACE=eth1 /venv/bin/python /opt/orch/train/node.py supervise /opt/orch/runs/r --claims=/opt/orch/claims --stall-timeout=900 -- /venv/bin/mpiexec.hydra -machinefile /opt/orch/runs/r/hostfile -n 4 /venv/bin/python /opt/orch/train/node.py rank --run /opt/orch/runs/r -- /opt/orch/train/qa/qa.py --epochs=2 --bf16 --output_dir=/opt/orch/runs/r/output
