@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from orchestrator.errors import PlanError, did_you_mean
 from orchestrator.model.decision import Decision
-from orchestrator.planning.launchers import LaunchSpec
+from orchestrator.planning.launchers import LaunchSpec, mixed_precision
 
 TYPES = ("MULTI_CPU", "MULTI_GPU", "NO")
 PRECISIONS = {"no": "fp32", "bf16": "bf16"}
@@ -95,7 +95,7 @@ def override_reasons(values: Mapping[str, object], spec: LaunchSpec) -> Iterator
     planned: dict[str, tuple[object, str]] = {
         "num_processes": (spec.layout.world_size, "ranks, from --ppn and the nodes' cores"),
         "num_machines": (len(spec.nodes), "nodes, from --nodes and the inventory"),
-        "mixed_precision": ("bf16" if spec.precision == "bf16" else "no", "from --precision or the recipe"),
+        "mixed_precision": (mixed_precision(spec), "from --precision or the recipe"),
         "main_process_ip": (spec.address, "node0's address on the nodes' network"),
         "main_process_port": (spec.port, "the run's port"),
         "use_cpu": (not spec.on_gpus, "from the backend and the GPUs of the nodes"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
+import yaml
 from orch_node.protocol.files import HOSTFILE
 from orch_node.protocol.layout import hostfile
 from orch_node.protocol.node_names import fold_by_text
@@ -229,7 +229,6 @@ ACCELERATE_FILE = "accelerate.yaml"
 # Since 1.13, accelerate accepts neither mpirun_ccl nor ipex_config, which is then an
 # error (config_args.py and utils/launch.py of the wheels 0.27 to 1.15).
 FIRST_WITHOUT_IPEX = Version("1.13")
-ACCELERATE_PRECISIONS = {"bf16": "bf16", "fp32": "no"}
 
 
 def accelerate_version(spec: LaunchSpec) -> Version:
@@ -280,7 +279,7 @@ def accelerate_config(spec: LaunchSpec, version: Version, *, starts_mpirun: bool
 
 
 def mixed_precision(spec: LaunchSpec) -> str:
-    return ACCELERATE_PRECISIONS.get(spec.precision, "no")
+    return "bf16" if spec.precision == "bf16" else "no"
 
 
 def accelerate_environment(spec: LaunchSpec) -> dict[str, str]:
@@ -289,17 +288,6 @@ def accelerate_environment(spec: LaunchSpec) -> dict[str, str]:
     They are set on every node because mpirun may not pass them on.
     """
     return {"ACCELERATE_USE_CPU": str(not spec.on_gpus), "ACCELERATE_MIXED_PRECISION": mixed_precision(spec)}
-
-
-def as_yaml(value: Mapping[str, object], indent: str = "") -> str:
-    """Return the values as YAML; its strings are in JSON's quotes, which YAML allows."""
-    lines = []
-    for name, item in value.items():
-        if isinstance(item, Mapping) and item:
-            lines.append(f"{indent}{name}:\n{as_yaml(item, indent + '  ')}")
-        else:
-            lines.append(f"{indent}{name}: {json.dumps(item)}\n")
-    return "".join(lines)
 
 
 # Without mpirun, nothing sets the rank of the single process.
@@ -332,7 +320,7 @@ def launch_accelerate(spec: LaunchSpec) -> Launch:
     return Launch(
         command=Command(argv=argv, env=SINGLE_PROCESS if single else environment),
         summary=f"accelerate {version}, which {action}",
-        files={HOSTFILE: spec.hosts(), ACCELERATE_FILE: as_yaml(config)},
+        files={HOSTFILE: spec.hosts(), ACCELERATE_FILE: yaml.safe_dump(config, sort_keys=False)},
         environment=accelerate_environment(spec),
         size_at=len(head),
         nodes_at=len(head) + 2,
@@ -360,7 +348,7 @@ def launch_mpirun_accelerate(spec: LaunchSpec) -> Launch:
     return replace(
         launch,
         summary=f"{launch.summary}, which starts accelerate {version} for each rank",
-        shared={ACCELERATE_FILE: as_yaml(config)},
+        shared={ACCELERATE_FILE: yaml.safe_dump(config, sort_keys=False)},
         environment=accelerate_environment(spec),
     )
 

@@ -78,9 +78,9 @@ def test_used_and_contradicted_keys_are_reported(test_stack: Stack) -> None:
     for name in ("main_process_port 29500", "main_training_function train", "num_machines 2"):
         assert name in decisions[0].value
     (config,) = (s for s in plan.steps if getattr(s, "path", "").endswith("accelerate.yaml"))
-    assert 'main_training_function: "train"' in config.content
+    assert "main_training_function: train" in config.content
     assert "main_process_port: 29500" in config.content
-    assert 'mixed_precision: "bf16"' in config.content
+    assert "mixed_precision: bf16" in config.content
     with pytest.raises(PlanError, match="--launcher mpirun does not start accelerate"):
         plan_train(replace(request, launcher=None), with_file(test_stack), REMOTE_SITE)
 
