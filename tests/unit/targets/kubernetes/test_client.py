@@ -16,7 +16,7 @@ import pytest
 from kubernetes.config import incluster_config
 
 from orchestrator.errors import ExecuteError, RequestError
-from orchestrator.targets.kubernetes import client, find, namespace
+from orchestrator.targets.kubernetes import client, namespace, target
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
 from tests.support.kubernetes_api import NAMESPACE, Api, make_client, write_kubeconfig
 from tests.support.kubernetes_http import TOKEN
@@ -47,8 +47,8 @@ def test_namespace_of_the_inventory_k8s_is_that_of_the_settings_file(
     monkeypatch.setenv("KUBECONFIG", str(path))
     (tmp_path / "k8s.toml").write_text('namespace = "nlp"\n')
     monkeypatch.setenv("ORCH_K8S_FILE", str(tmp_path / "k8s.toml"))
-    assert find.cluster_of("k8s").namespace == "nlp"
-    assert find.cluster_of("k8s:vision").namespace == "vision"
+    assert target.cluster_of("k8s").namespace == "nlp"
+    assert target.cluster_of("k8s:vision").namespace == "vision"
 
 
 def test_first_current_context_of_several_kubeconfigs_is_used_as_by_kubectl(

@@ -16,9 +16,9 @@ from orch_node.protocol.values import ProtocolError
 from orchestrator.errors import OrchError
 from orchestrator.model.cluster import uniform_layout
 from orchestrator.targets.kubernetes import names, run_record
-from orchestrator.targets.kubernetes.find import state_in
 from orchestrator.targets.kubernetes.manifests import KINDS
 from orchestrator.targets.kubernetes.settings import KubernetesSettings
+from orchestrator.targets.kubernetes.target import state_in
 from tests.support.hostile import JSON
 from tests.support.kubernetes_api import Api, make_client
 from tests.support.kubernetes_plans import REQUEST, SETTINGS, config, make_plan
