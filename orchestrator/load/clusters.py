@@ -36,7 +36,6 @@ from orchestrator.model.printable import counted
 from orchestrator.planning.launchers import IMPLEMENTATIONS
 
 FABRIC, MPI, REQUIREMENTS, LIMITS = "orch_fabric", "orch_mpi", "orch_requirements", "orch_limits"
-NO_HOSTS = "Add hosts below all: hosts: node1: {ansible_host: 10.0.0.1}."
 INIT_FOLDER = Path("inventory")  # where `orch init` writes
 MAX_COMPARED = 500  # hosts that a misspelled name is compared with
 
@@ -100,7 +99,7 @@ def cluster(
     source = find_inventory(name)
     listing = read_listing(source)
     if not listing.hosts:
-        raise RequestError(f"Inventory {source} has no hosts.", hint=NO_HOSTS)
+        raise RequestError.about("empty-inventory", source=source)
     selection = select(source, listing, nodes=nodes, exclude=exclude, spares=spares)
     selected = {host: listing.hosts[host] for host in (*selection.hosts, *selection.spares)}
     remote = {host: variables for host, variables in selected.items() if variables.get("ansible_connection") != "local"}

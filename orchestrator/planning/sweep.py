@@ -20,7 +20,6 @@ from orchestrator.planning.request import Resume, RunPaths, TrainRequest
 
 MAX_RUNS = 1000  # Most sites keep Slurm's default MaxArraySize of 1001.
 LIMIT = re.compile(r"%([0-9]+)\Z", re.ASCII)  # The limit at the end of an argument, written as for `sbatch --array`.
-EXAMPLE = "Example: --array learning_rate=1e-5,3e-5"
 PLANNED = "planned"  # the state of a run that has not started
 SAMPLE_SEED = 0  # The same command draws the same sample.
 
@@ -91,7 +90,7 @@ def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
     except csv.Error:
         choices = ()
     if not name or not choices or "" in choices:
-        raise PlanError(f"--array {text}: expected KEY=VALUE,VALUE,... or @FILE.", hint=EXAMPLE)
+        raise PlanError.about("array-axis", text=text)
     return name, choices
 
 

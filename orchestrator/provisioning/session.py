@@ -13,7 +13,7 @@ from typing import Any
 from orchestrator.errors import OrchError, RequestError
 from orchestrator.files import State, write_private
 from orchestrator.load import records
-from orchestrator.load.clusters import NO_HOSTS, find_inventory
+from orchestrator.load.clusters import find_inventory
 from orchestrator.load.inventory import read_inventory
 from orchestrator.model.decision import Finding, finding_of
 from orchestrator.model.printable import one_line
@@ -67,7 +67,7 @@ class Session:
         self.source = find_inventory(request.inventory)
         self.hosts = read_inventory(self.source)  # with their variables
         if not self.hosts:
-            raise RequestError(f"Inventory {self.source} has no hosts.", hint=NO_HOSTS)
+            raise RequestError.about("empty-inventory", source=self.source)
         self.state = State.of(self.source)
         self.log = self.state.log(command)
         self.playbooks = Playbooks(

@@ -33,11 +33,6 @@ STORE_HINT = (
     "orch, run `orch provision` again."
 )
 ATTEMPT_HINT = "`orch runs` shows the state of the run; `orch stop` ends its remaining processes."
-PYTHON_HINT = "Check that its Python starts; `orch provision` installs the stack again."
-COPY_HINT = (
-    "`df` shows whether the disk has space; TMPDIR names another folder for archives. If a file is gone, the project "
-    "has changed; start the run again."
-)
 
 
 Connection = Local | Ssh
@@ -59,7 +54,7 @@ def execute(steps: Iterable[plan.Step], connections: Mapping[str, Connection]) -
             execute_step(step, connections)
         except OSError as error:  # of this machine; connections translate those of nodes
             path = error.filename or gettempdir()  # temporary files have no names
-            raise ExecuteError(f"{step.title()}: {path}: {error.strerror}.", hint=COPY_HINT) from None
+            raise ExecuteError.about("step-here", title=step.title(), path=path, error=error) from None
 
 
 def execute_step(step: plan.Step, connections: Mapping[str, Connection]) -> None:
@@ -79,7 +74,7 @@ def execute_step(step: plan.Step, connections: Mapping[str, Connection]) -> None
             result = connections[step.node.node].capture(command, seconds=CHECK_SECONDS)
             if result.code not in (0, MISSING_IMPORTS):
                 reason = one_line(result.err.strip()) or f"exit code {result.code}"
-                raise ExecuteError(f"{step.node.node} could not check the imports: {reason}.", hint=PYTHON_HINT)
+                raise ExecuteError.about("unchecked-imports", node=step.node.node, reason=reason)
             imports.check(result.out.split())
         case plan.StartRun(command=command, run_dir=run_dir):
             connections[step.node.node].start(command, f"{run_dir}/{files.SUPERVISOR_LOG}")

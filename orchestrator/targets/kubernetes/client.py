@@ -25,7 +25,6 @@ from orchestrator.targets.kubernetes.run_record import JobLocation
 
 TEMPORARY_STATUSES = (429, 500, 502, 503, 504)
 UNKNOWN_FIELD = "field not declared in schema"
-PROXY_HINT = "Check the server in the kubeconfig with `kubectl version`. A proxy in front of it may require a login."
 POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 
@@ -149,7 +148,7 @@ class KubernetesClient:
                 return dict(json.loads(response.data))
             except (ValueError, TypeError):
                 start = one_line(response.data[:80].decode(errors="replace"))
-                raise ExecuteError(f"A Kubernetes API does not send this: {start}", hint=PROXY_HINT) from None
+                raise ExecuteError.about("no-kubernetes-api", start=start) from None
             finally:
                 response.release_conn()
 

@@ -32,7 +32,6 @@ CHUNK = 1 << 20
 MAX_ERROR = 1 << 16
 INPUT_FRAME = 1 << 15  # bytes that are sent at once
 EXEC_OPTIONS = {"stdin": True, "stdout": True, "stderr": True, "tty": False, "binary": True, "_preload_content": False}
-UID_HINT = "The pod reads as the user of the run (uid in orch-k8s.toml). Check whether that user may read the files."
 
 
 class PodProgram(io.RawIOBase):
@@ -112,7 +111,7 @@ class PodProgram(io.RawIOBase):
         if code is None:
             return ConnectionLost(self.lost)
         reason = one_line(self.errors.decode(errors="replace").strip().rpartition("\n")[2]) or f"exit code {code}"
-        return ExecuteError(f"{program_name(self.argv)} in {self.pod}: {reason}.", hint=UID_HINT)
+        return ExecuteError.about("program-in-pod", program=program_name(self.argv), pod=self.pod, reason=reason)
 
 
 @dataclass(frozen=True, slots=True)
