@@ -191,12 +191,16 @@ class JobState:
     missing: bool = False  # the cluster has no such job
 
 
-def job_state(job: Json) -> JobState:
-    """Return the state of a job by its conditions."""
+def job_state(job: Json, pods: Iterable[PodState] = ()) -> JobState:
+    """Return the state of a job by its conditions, and by its pods whether more of a failed job can be followed."""
     status = job.get("status", {})
     if any(condition(status, kind) for kind in JOB_DONE):
         return JobState(state="done", ended=ended_at(job))
-    if failed := condition(status, "Failed"):
+    failed = condition(status, "Failed")
+    # Kubernetes adds `Failed` to `FailureTarget` when the last pod has ended, which a pod on a lost node never does.
+    if all(pod.state in ("done", "failed") or (pod.lost and pod.state == "waiting") for pod in pods):
+        failed = failed or condition(status, "FailureTarget")
+    if failed:
         return JobState(state="failed", reason=explained(failed), ended=ended_at(job))
     if condition(status, "Suspended"):
         return JobState(state="suspended", reason="suspended by Kueue until there is quota, or by a user")

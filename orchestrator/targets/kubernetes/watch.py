@@ -280,8 +280,9 @@ class KubernetesHandle(RunHandle):
         try:
             with suppress(NotThere):
                 job = self.cluster.job(self.location)
+            pods = pods_of(self.cluster, self.record.run_id)
             if self.watched:
-                self.follower.update(pods_of(self.cluster, self.record.run_id))
+                self.follower.update(pods)
         except ExecuteError as error:  # also a response that a proxy may have sent
             self.handle_loss(error)
             return None
@@ -292,7 +293,7 @@ class KubernetesHandle(RunHandle):
             reason = f"the job {self.location.job} is gone: it was deleted, or its time limit has passed"
             return status.JobState(state="failed", reason=reason, missing=True)
         self.job_created = status.created_at(job)
-        state = status.job_state(job)
+        state = status.job_state(job, map(status.pod_state, pods))
         self.report_admission(job)
         if state.state == "suspended":
             self.follower.report_once("job", state.reason)

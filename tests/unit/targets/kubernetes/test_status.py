@@ -115,6 +115,18 @@ def test_state_of_a_job_follows_its_conditions() -> None:
         assert job_state({"status": {"conditions": conditions}}).state == state
 
 
+def test_failed_job_waits_for_its_pods_except_those_on_lost_nodes() -> None:
+    job = {"status": {"conditions": [{"type": "FailureTarget", "status": "True", "message": "backoff limit"}]}}
+    failed = PodState(pod="orch-x-0", node="worker-0", state="failed")
+    for state, lost, result in (
+        ("running", False, "running"),
+        ("running", True, "running"),
+        ("waiting", True, "failed"),
+    ):
+        pod = PodState(pod="orch-x-1", node="worker-1", state=state, lost=lost)
+        assert job_state(job, [failed, pod]).state == result
+
+
 STAMP = "2026-01-01T00:00:00Z"
 
 
