@@ -43,7 +43,7 @@ def to_execute_error(error: Exception, cluster: str) -> OrchError:
     status, reason = getattr(error, "status", 0), message_of(error)
     if status == 401 or (status == 403 and '"system:anonymous"' in reason):
         return Refused.about("api-authentication", cluster=cluster, reason=reason)
-    if status == 403 and " cannot " in reason:  # a missing right, and no policy of the cluster
+    if status == 403 and ' is forbidden: User "' in reason:  # a missing right, and no policy of the cluster
         return Refused.about("missing-right", reason=reason)
     if status == 403:
         return Refused(f"The cluster refuses it: {reason}.")

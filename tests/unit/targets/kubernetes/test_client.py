@@ -115,8 +115,10 @@ def test_damaged_kubeconfig_and_unknown_context_are_refused(tmp_path: Path, monk
 def test_response_that_does_not_come_from_the_api_as_the_user_is_explained() -> None:
     anonymous = json.dumps({"message": 'pods is forbidden: User "system:anonymous" cannot list resource "pods"'})
     unknown_field = '{"message": "failed to create typed patch object: .spec.x: field not declared in schema"}'
+    policy = '{"message": "admission webhook \\"images\\" denied the request: images cannot come from outside"}'
     for status, body, message in (
         (302, "", "refuses the request: Found"),
+        (403, policy, "The cluster refuses it: admission webhook"),
         (403, anonymous, "Authentication with the API of lab failed: pods is forbidden"),
         (500, unknown_field, "refuses the request: failed to create typed patch object"),
         (0, None, "fails: SSLError .SSL. wrong version"),
