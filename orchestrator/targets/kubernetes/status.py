@@ -19,7 +19,8 @@ from orchestrator.targets.kubernetes import names
 
 Json = Mapping[str, Any]
 
-PULL = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull")
+PULL = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+PULL |= {"RegistryUnavailable", "SignatureValidationFailed"}
 DELETED = "its pod was deleted"
 BEING_DELETED = "its pod is being deleted"
 STARTING = ("ContainerCreating", "PodInitializing")
@@ -159,8 +160,9 @@ def reason_to_wait(pod: Json, state: Json, events: Iterable[Json]) -> str:
         reason, message = waiting.get("reason", ""), waiting.get("message", "")
         if reason in PULL:
             image = container.get("image") or own_container(pod.get("spec", {}).get("containers")).get("image", "")
-            cause = message if reason != "ImagePullBackOff" else ""
-            return f"its image {image} cannot be pulled" + (f": {cause}" if cause else "")
+            if reason == "ImagePullBackOff":  # Back-off pulling image "NAME", in newer versions then: REASON: CAUSE
+                message = message.partition('": ')[2].partition(": ")[2]
+            return f"its image {image} cannot be pulled" + (f": {message}" if message else "")
         if reason not in ("", *STARTING):
             return f"{reason}: {message}".rstrip(": ")
     # Events are kept for an hour, even after their cause is gone: a newer one is about another step of the start.

@@ -76,13 +76,21 @@ def test_pod_state_explains_why_a_pod_or_its_container_does_not_run() -> None:
 
 def test_image_that_cannot_be_pulled_is_reported_once() -> None:
     follower = Follower(None, {})
-    for reason, message in 3 * [("ErrImagePull", "denied"), ("ImagePullBackOff", "Back-off")]:
+    text, back_off = "worker-3: its image registry.example/x cannot be pulled: denied", 'Back-off pulling image "x"'
+    waiting = (
+        ("ErrImagePull", "denied"),
+        ("ImagePullBackOff", back_off),  # of older versions
+        ("ImagePullBackOff", f"{back_off}: SignatureValidationFailed: denied"),
+        ("SignatureValidationFailed", "denied"),
+    )
+    for reason, message in 3 * waiting:
         # The phase is Running because the follower queries the events of pending pods only.
         follower.handle_change("1", make_pod(phase="Running", containerStatuses=waiting_for(reason, message)))
     event = follower.items.get()
     assert isinstance(event, NodeNews)
-    assert event.text == "worker-3: its image registry.example/x cannot be pulled: denied"
+    assert event.text == text
     assert follower.items.empty()
+    assert follower.reasons_to_wait() == text
 
 
 NO_SHARE = {"reason": "FailedMount", "message": "no such share"}
