@@ -50,6 +50,7 @@ def make_traceback(error: str, *frames: str) -> str:
 TORCH = "/venv/lib/python3.11/site-packages/torch/distributed/rendezvous.py"
 RECORD = "/venv/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors.py"
 SCRIPT_ERRORS = [
+    "FileNotFoundError: [Errno 2] No such file or directory: 'model.tmp' -> 'model.pt'",  # another rank has renamed it
     make_traceback("OSError: [Errno 98] Address already in use", "/home/me/train.py"),
     make_traceback("OSError: [Errno 98] Address already in use", RECORD, "/home/me/train.py"),
     make_traceback("OSError: [Errno 98] Address already in use", "/venv/lib/site-packages/hydra/main.py"),
