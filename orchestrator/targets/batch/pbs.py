@@ -11,7 +11,7 @@ from pathlib import Path
 from signal import Signals
 from typing import Any
 
-from orch_node.batch.pbs import NO_OUTPUT, SYSTEM, time_seconds
+from orch_node.batch.pbs import NO_OUTPUT, SYSTEM, quote_texts, time_seconds
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.load.files import read_table
@@ -70,7 +70,7 @@ def parse_jobs(text: str) -> dict[str, dict[str, Any]]:
     Raises:
         ControllerUnreachable: if the output is damaged.
     """
-    listed, position = {}, 0
+    listed, position, text = {}, 0, quote_texts(text)
     try:
         while start := DOCUMENT.search(text, position):
             document, position = json.JSONDecoder(strict=False).raw_decode(text, start.start())

@@ -131,7 +131,9 @@ def test_a_server_without_a_valid_response_is_unreachable() -> None:
 
 def test_a_site_without_history_is_asked_for_active_jobs_only() -> None:
     no_history = CommandResult(code=1, out="", err="qstat: PBS is not configured to maintain job history\n")
-    listed = CommandResult(code=0, out=f"RULES | {{be kind}}\n{job(RUNNING).out}bye\n", err="")
+    # qstat prints names without quotes if they look like numbers.
+    running = job({**RUNNING, "project": 0}).out.replace('"project": 0', '\n"a":inf,\n"b":+1,\n"c":\t00\n')
+    listed = CommandResult(code=0, out=f"RULES | {{be kind}}\n{running}bye\n", err="")
     scheduler = scheduler_with(no_history, listed)
     state = PBS.state(scheduler, "7.pbs1")
     assert (state.phase, state.nodes, state.start) == (Phase.RUNNING, "pbs1,pbs2", "Tue Nov 24 10:16:05 2026")

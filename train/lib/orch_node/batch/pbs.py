@@ -45,6 +45,9 @@ RESTARTS = "ORCH_JOB_RESTARTS"  # how often the run was submitted again; PBS can
 NODE, CPUS = "ORCH_PBS_NODE", "ORCH_PBS_CPUS"  # of a task: the name of its node, and the job's CPUs there, 0 for all
 SETTINGS = Path("/etc/pbs.conf")
 ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>(.*?)</jsdl-hpcpa:Argument>", re.DOTALL)
+# qstat prints without quotes what strtod() reads as a number, such as an account inf, a user nan or a project 00.
+NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?"
+BARE_TEXT = re.compile(rf'^(\s*"[^"\n]+":[ \t]*)(?!(?:{NUMBER}|null),?$)([^\s"{{[].*?)(,?)$', re.MULTILINE)
 TICK_SECONDS = 0.5
 # PBS would copy the output of a job to the host that submitted it, and retry that for a minute if it needs a key.
 NO_OUTPUT = ("-j", "oe", "-k", "n", "-o", "localhost:/dev/null")
@@ -75,12 +78,17 @@ def program_path(name: str) -> str:
     return name
 
 
+def quote_texts(document: str) -> str:
+    """Return a document of qstat as JSON, with quotes around texts that look like numbers."""
+    return BARE_TEXT.sub(r'\1"\2"\3', document)
+
+
 def query() -> dict[str, Any]:
     """Return what qstat reports about this job, or nothing if it cannot be had."""
     job = os.environ["PBS_JOBID"]
     with contextlib.suppress(ValueError, AttributeError):
         output = run(program_path("qstat"), "-f", "-F", "json", job).stdout
-        return dict(json.loads(output, strict=False)["Jobs"].get(job, {}))
+        return dict(json.loads(quote_texts(output), strict=False)["Jobs"].get(job, {}))
     return {}
 
 
