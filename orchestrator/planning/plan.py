@@ -10,6 +10,7 @@ from itertools import takewhile
 from typing import Any
 
 import yaml
+from orch_node.protocol.batch import SCRIPT
 from orch_node.protocol.node_names import fold, grouped
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord, number_ranges
 
@@ -21,7 +22,6 @@ from orchestrator.planning.request import TrainRequest
 from orchestrator.planning.resolve import Resolved
 
 Object = dict[str, Any]
-SCRIPT = "job.sh"  # for a scheduler, in the run's folder
 
 
 class Dumper(yaml.SafeDumper):

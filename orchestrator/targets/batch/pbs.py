@@ -12,12 +12,13 @@ from signal import Signals
 from typing import Any
 
 from orch_node.batch.pbs import NO_OUTPUT, SYSTEM, quote_texts, time_seconds
+from orch_node.protocol.batch import SCRIPT
 
 from orchestrator.errors import ExecuteError, PlanError, RequestError
 from orchestrator.load.files import read_table
 from orchestrator.model.hosts import grouped
 from orchestrator.model.printable import CommandResult
-from orchestrator.planning.plan import SCRIPT, SubmitScript
+from orchestrator.planning.plan import SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch import system
 from orchestrator.targets.batch.options import PBS as ENTRY

@@ -6,13 +6,13 @@ import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from orch_node.protocol.batch import job_number
+from orch_node.protocol.batch import SCRIPT, job_number
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.load.clusters import local_facts
 from orchestrator.model.facts import Facts
 from orchestrator.model.printable import CommandResult
-from orchestrator.planning.plan import SCRIPT, SubmitScript
+from orchestrator.planning.plan import SubmitScript
 from orchestrator.targets.batch.settings import BatchSettings
 from orchestrator.targets.batch.system import (
     NOT_FOUND,

@@ -17,11 +17,12 @@ from orch_node.atomic_write import private
 from orch_node.batch import slurm as job_programs
 from orch_node.batch.system import clock_seconds
 from orch_node.protocol import files
+from orch_node.protocol.batch import SCRIPT
 
 from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.load.files import read_table
 from orchestrator.model.printable import CommandResult
-from orchestrator.planning.plan import SCRIPT, SubmitScript
+from orchestrator.planning.plan import SubmitScript
 from orchestrator.runs.state_files import Accounting
 from orchestrator.targets.batch import system
 from orchestrator.targets.batch.options import SLURM as ENTRY

@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from orch_node import disk
 from orch_node.agent.run_folders import report_of
 from orch_node.protocol import files, values
+from orch_node.protocol.batch import SCRIPT
 from orch_node.protocol.node_reports import Cleaned
 from orch_node.protocol.outcome import DONE, PREEMPTED, REFUSED
 from orch_node.protocol.record import RunRecord, render
@@ -21,7 +22,7 @@ from orch_node.protocol.record import RunRecord, render
 from orchestrator.errors import ExecuteError, OrchError, RequestError
 from orchestrator.files import state_home, write_whole
 from orchestrator.model.hosts import Nodes
-from orchestrator.planning.plan import SCRIPT, Plan, SubmitScript
+from orchestrator.planning.plan import Plan, SubmitScript
 from orchestrator.planning.request import Resume, TargetOptions, TrainRequest, find_options
 from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store

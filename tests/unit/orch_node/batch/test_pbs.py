@@ -113,11 +113,14 @@ def test_a_task_file_can_be_read_by_the_user_alone_and_is_deleted_at_once(tmp_pa
 
 
 def test_a_server_that_has_not_responded_is_queried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let qstat fail once; a job without its response knows neither its time limit nor its cores."""
+    """Let qstat fail once; a job without its response knows neither its time limit nor its cores.
+
+    It prints a folder with an umlaut in its own encoding.
+    """
     qstat = f'#!/bin/sh\ncat {tmp_path}/response 2>&- || {{ echo "$RESPONSE" > {tmp_path}/response; exit 255; }}\n'
     monkeypatch.setenv("PATH", f"{write_program(tmp_path / 'bin' / 'qstat', qstat).parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PBS_JOBID", "7.pbs1")
-    monkeypatch.setenv("RESPONSE", '{"Jobs": {"7.pbs1": {"run_count": 3}}}')
+    monkeypatch.setenv("RESPONSE", '{"Jobs": {"7.pbs1": {"run_count": 3, "jobdir": "^\x03^\udcfc"}}}')
     monkeypatch.setattr(pbs, "RETRY_SECONDS", 0.1)
     pbs.first_query.cache_clear()
     assert pbs.SYSTEM.submission().restarts == 2
@@ -140,9 +143,7 @@ def resubmission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", f"{qsub.parent}:{os.environ['PATH']}")
     monkeypatch.setenv("PBS_JOBID", "7.pbs1")
     monkeypatch.delenv(pbs.RESTARTS, raising=False)
-    argument = "<jsdl-hpcpa:Argument>{}</jsdl-hpcpa:Argument>"
-    fields = {"argument_list": "".join(map(argument.format, ("-l", script, script))), "run_count": 1}
-    monkeypatch.setattr(pbs, "first_query", lambda result=fields: result)
+    monkeypatch.setattr(pbs, "first_query", lambda: {})
     return tmp_path
 
 
@@ -153,11 +154,14 @@ def test_a_preempted_job_submits_and_records_the_next(resubmission: Path, monkey
     assert options.endswith(f"-- /bin/bash -l {resubmission}/job.sh {resubmission}/job.sh\n")
     recorded = batch.parse_submitted((resubmission / "pbs-job.json").read_bytes())
     assert (recorded.job, recorded.restarts) == ("8.pbs1", 1)
-    # A task of an array is submitted as a single job.
+    # A task of an array is submitted as a single job with the script of the array.
     monkeypatch.setenv("PBS_ARRAY_INDEX", "3")
-    assert pbs.SYSTEM.requeue(resubmission) == ""
+    run_dir = resubmission.with_name(f"{resubmission.name}-3")
+    run_dir.mkdir()
+    assert pbs.SYSTEM.requeue(run_dir) == ""
     options = (resubmission / "qsub.log").read_text()
     assert "-N orch-x-3 -l select=2:ncpus=1 -v ORCH_JOB_RESTARTS=1,PBS_ARRAY_INDEX=3" in options
+    assert options.endswith(f"{resubmission}/job.sh\n")
     assert "-J" not in options
 
 

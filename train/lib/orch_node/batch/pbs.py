@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import html
 import json
 import os
 import re
@@ -44,7 +43,6 @@ CHECKPOINT_SECONDS = 150
 RESTARTS = "ORCH_JOB_RESTARTS"  # how often the run was submitted again; PBS cannot requeue a job for its user
 NODE, CPUS = "ORCH_PBS_NODE", "ORCH_PBS_CPUS"  # of a task: the name of its node, and the job's CPUs there, 0 for all
 SETTINGS = Path("/etc/pbs.conf")
-ARGUMENT = re.compile(r"<jsdl-hpcpa:Argument>(.*?)</jsdl-hpcpa:Argument>", re.DOTALL)
 # qstat prints without quotes what strtod() reads as a number, such as an account inf, a user nan or a project 00.
 NUMBER = r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:e[-+]?\d+)?"
 BARE_TEXT = re.compile(rf'^(\s*"[^"\n]+":[ \t]*)(?!(?:{NUMBER}|null),?$)([^\s"{{[].*?)(,?)$', re.MULTILINE)
@@ -319,16 +317,15 @@ class PbsNodes(NodeSystem):
 
         Only managers of PBS can requeue a job. The record of the new job in the run's folder makes orch follow it.
         """
-        fields = first_query()
-        arguments = [html.unescape(word) for word in ARGUMENT.findall(str(fields.get("argument_list", "")))]
-        if len(arguments) != 3:
-            return "qstat does not report the script of this job"
         restarts = self.submission().restarts + 1
         index = os.environ.get("PBS_ARRAY_INDEX", "")
+        script = run_dir / batch.SCRIPT
+        if not script.exists():  # that of an array ID, of which this is the run ID-NUMBER
+            script = Path(str(run_dir).rpartition("-")[0], batch.SCRIPT)
         variables = f"{RESTARTS}={restarts}" + (f",PBS_ARRAY_INDEX={index}" if index else "")
-        options = options_again(Path(arguments[-1]).read_text(), index)
+        options = options_again(script.read_text(), index)
         qsub = (program_path("qsub"), "-f", *options, "-v", variables, *NO_OUTPUT)
-        result = self.request(*qsub, "--", "/bin/bash", *arguments)
+        result = self.request(*qsub, "--", "/bin/bash", "-l", *[str(script)] * 2)
         job = result.stdout.strip().splitlines()[-1:]
         if result.returncode != 0 or not job:
             return f"qsub: {result.stderr.strip() or f'exit code {result.returncode}'}"

@@ -135,7 +135,12 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     """Run a program of a batch system; its exit code is 1 if it cannot be started or does not end."""
     try:
         return subprocess.run(
-            command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PROGRAM_SECONDS
+            command,
+            capture_output=True,
+            text=True,
+            errors="replace",  # qstat prints a folder with an umlaut in no valid encoding
+            stdin=subprocess.DEVNULL,
+            timeout=PROGRAM_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return subprocess.CompletedProcess(command, 1, "", str(error))

@@ -9,7 +9,7 @@ from orch_node.protocol import values
 from orch_node.protocol.cores import Core
 from orch_node.protocol.layout import RunPrecision
 
-CONFIG = "job.json"
+CONFIG, SCRIPT = "job.json", "job.sh"
 # A placeholder in the launcher's command for node0's address, which only the job knows.
 NODE0 = "address-of-node0"
 
