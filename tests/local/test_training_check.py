@@ -531,6 +531,9 @@ UNEQUAL_START = {
     "other-imaginary-parts": "layer = torch.nn.Linear(6, 1, dtype=torch.complex64); ddp = DDP(layer)\n"
     "if rank == 0:\n    layer.weight.data.imag.zero_()\n"
     "steps(lambda x: ddp(x + 0j).abs(), torch.optim.SGD(layer.parameters(), lr=0.1))",
+    "gradients-summed-without-a-broadcast": "torch.nn.init.normal_(model[0].weight, std=1 + rank)\n"
+    "adam.register_step_pre_hook(lambda *_: [dist.all_reduce(w.grad) for w in model.parameters()] and None)\n"
+    "steps(model, adam)",
 }
 ENDED_LATER = {
     "module-inside-later": "ddp = DDP(model); steps(ddp, adam); steps(model, adam)",

@@ -87,6 +87,11 @@ class State:
         scale = max(map(abs, (*start.sums, *expected.sums)), default=0.0)
         return distance(start.sums, expected.sums) <= SAME_START * scale
 
+    def moved_alike(self, reference: State) -> bool:
+        """Return whether both ranks have made the same updates, as with summed gradients, wherever they started."""
+        mine, theirs = ([b - a for a, b in zip(s.start.sums, s.now.sums)] for s in (self, reference))
+        return distance(mine, theirs) < TOLERANCE * max(map(abs, mine), default=0.0)
+
     def moved_apart(self, reference: State) -> bool:
         """Return whether steps from these starts have led to different weights, not only rounded differently."""
         if self.now.shapes != reference.now.shapes or self.now.checksum == reference.now.checksum:
@@ -354,9 +359,13 @@ class WeightComparison(TrainingCheck):
         self.has_ddp, same_start = bool(data_parallel_modules(self.torch)), state.starts_like(reference)
         if shared_weights(self.torch) and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
+        every = [weight for other in record.parts for weight in other.held()]
+        reduces = communication.COUNTS.largest_reduction >= largest_size(every)
+        if reduces and not same_start and state.moved_alike(reference) and not computes_together(self.torch):
+            cause = "all make the same updates"
+            raise RankError(describe("unequal-start", rank=state.rank, reference=reference.rank, cause=cause))
         if self.averages or communication.operations(self.torch) > self.operations_before_step:
             return
-        every = [weight for other in record.parts for weight in other.held()]
         has_reduced = communication.COUNTS.largest_reduction >= sum(int(weight.numel()) for weight in every)
         if has_reduced and "deepspeed" in sys.modules:  # its ranks hold parts of the weights
             return
