@@ -37,7 +37,7 @@ SUBCOMMANDS = {
     "run-files": "orch_node.run_files",
     "share-files": "orch_node.supervisor.file_sharing",
     "job": "orch_node.batch.job",
-    "job-agent": "orch_node.batch.agent",
+    "job-agent": "orch_node.batch.agents",
     "slurm-ranks": "orch_node.batch.slurm",
     "pbs": "orch_node.batch.pbs",
 }

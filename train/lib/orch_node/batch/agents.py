@@ -1,4 +1,8 @@
-"""The agents of a job: start them on its nodes, accept their connections, and talk to them over these connections."""
+"""The agents of a job: start them on its nodes, accept their connections, and talk to them over these connections.
+
+On a node, `node.py job-agent RUN_DIR HOST:PORT` connects to the supervisor and describes its node. From then on it is
+the agent that every run has on its nodes; each line that it sends or receives has a signature.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +19,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from orch_node import program, tail
+from orch_node.agent import agent
 from orch_node.atomic_write import private
-from orch_node.batch.agent import KEY
-from orch_node.batch.system import JobError, NodeSystem
+from orch_node.batch.system import JobError, NodeSystem, find_system
 from orch_node.protocol import batch, files, values
 from orch_node.protocol.batch import Hello
+from orch_node.protocol.cores import reported_cores
 from orch_node.protocol.node_names import fold
 from orch_node.protocol.values import ProtocolError
-from orch_node.signed_lines import SignatureError, SignedLines, authenticate
+from orch_node.signed_lines import SignatureError, SignedLines, authenticate, introduce
 from orch_node.standalone import facts
 from orch_node.supervisor.agents import Agents, Channel, end_process
 
+KEY = "ORCH_JOB_KEY"
+CONNECT_SECONDS = 30.0
+SHARED_SECONDS = 10.0  # after which a shared file system shows what another node has written
 GATHER_SECONDS = 120.0  # a busy controller starts the tasks of a large job one after another
 END_SECONDS = 5.0  # until a step ends whose agents have left
 HELLO_SECONDS = 10.0  # for the first line of a connection
@@ -124,9 +132,9 @@ class AgentConnections:
 
     def start(self) -> subprocess.Popen[bytes]:
         address = f"{self.address}:{self.server.getsockname()[1]}"
-        agent = program.command("job-agent", str(self.run_dir), address)
+        command = program.command("job-agent", str(self.run_dir), address)
         with open(self.log, "ab", opener=private) as log:
-            return self.system.start_on_nodes(self.nodes, "orch-agents", agent, {KEY: self.key}, log)
+            return self.system.start_on_nodes(self.nodes, "orch-agents", command, {KEY: self.key}, log)
 
     def accept_all(self, seconds: float = GATHER_SECONDS) -> None:
         """Wait until every node has connected, whatever else connects meanwhile.
@@ -227,3 +235,45 @@ def is_superseded(system: NodeSystem, run_dir: Path) -> bool:
     if latest.job == current.job:
         return latest.restarts > current.restarts
     return -1 < batch.job_number(current.job) < batch.job_number(latest.job)
+
+
+def main(argv: list[str]) -> int:
+    """Be the agent of a node: connect to the supervisor and serve its requests; return the exit code."""
+    run_dir, (host, _, port), key = argv[0], argv[1].rpartition(":"), os.environ.pop(KEY, "")
+    # node0 has written this file, which other nodes see if they share the folder.
+    config_path, deadline = Path(run_dir, batch.CONFIG), time.monotonic() + SHARED_SECONDS
+    while not config_path.exists() and time.monotonic() < deadline:
+        time.sleep(0.5)
+    if not config_path.exists():
+        hint = "Choose a folder that all nodes share with --runs-dir"
+        print(f"{socket.gethostname()} does not see {run_dir} of node0. {hint}", file=sys.stderr)
+        return 1
+    system = find_system(batch.parse(config_path.read_text()))
+    node = system.node_name()
+    try:
+        connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
+        line = f"{values.render(describe_node(system, node, connection))}\n".encode()
+        lines = introduce(connection, key, line, CONNECT_SECONDS)
+    except OSError as error:
+        print(f"{node} cannot reach node0 at {argv[1]}: {error}", file=sys.stderr)
+        return 1
+    os.dup2(connection.fileno(), 0)
+    os.dup2(connection.fileno(), 1)
+    connection.close()
+    return agent.main([run_dir, node, f"{run_dir}/claims/{node}"], lines)
+
+
+def describe_node(system: NodeSystem, node: str, connection: socket.socket) -> Hello:
+    address = connection.getsockname()[0]
+    cpus = sorted(os.sched_getaffinity(0))
+    granted = system.granted_cpus(len(cpus))
+    return Hello(
+        node=node,
+        host=socket.gethostname(),
+        cores=reported_cores(map(facts.topology, cpus[:granted])),
+        confined=len(cpus) <= granted,
+        flags=tuple(facts.cpu_flags()),
+        address=address,
+        interface=next((name for name, addresses in facts.interfaces().items() if address in addresses), "lo"),
+        gpus=tuple(-1 if gpu.get("numa") is None else int(str(gpu["numa"])) for gpu in facts.gpus()),
+    )
