@@ -96,7 +96,7 @@ cat > /shared/alice/runs/20260102-030405-bert-qa-abcd/job.json <<'ORCH_END_OF_FI
  },
  "files": {
   "hostfile": "node-0:1\nnode-1:1\n",
-  "accelerate.yaml": "compute_environment: \"LOCAL_MACHINE\"\ndistributed_type: \"MULTI_CPU\"\nuse_cpu: true\nmixed_precision: \"no\"\nnum_machines: 2\nnum_processes: 2\nmachine_rank: 0\nmain_process_ip: \"address-of-node0\"\nmain_process_port: 26558\nmain_training_function: \"main\"\nrdzv_backend: \"static\"\nsame_network: true\ndowncast_bf16: false\ndebug: false\nmpirun_config:\n  mpirun_hostfile: \"/shared/alice/runs/20260102-030405-bert-qa-abcd/hostfile\"\n"
+  "accelerate.yaml": "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\nmixed_precision: 'no'\nnum_machines: 2\nnum_processes: 2\nmachine_rank: 0\nmain_process_ip: address-of-node0\nmain_process_port: 26558\nmain_training_function: main\nrdzv_backend: static\nsame_network: true\ndowncast_bf16: false\ndebug: false\nmpirun_config:\n  mpirun_hostfile: /shared/alice/runs/20260102-030405-bert-qa-abcd/hostfile\n"
  },
  "options": [
   "--stall-timeout=900",
