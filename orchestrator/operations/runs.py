@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 
 from orch_node.agent.run_folders import report_of
 from orch_node.protocol.events import Event, Waiting
+from orch_node.protocol.files import PLAN
 from orch_node.protocol.outcome import REFUSED, STOPPED
 from orch_node.protocol.record import DEFAULT_TARGET, RunRecord
 
@@ -27,12 +28,10 @@ from orchestrator.runs.fetch import Collected, FetchListener
 from orchestrator.runs.logs import LogLine
 from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of, precision_of
 from orchestrator.runs.rows import row_of
-from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import registry
 from orchestrator.targets.interface import FetchRequest, NodeCommands, Notify, RunHandle, RunList, ignore
 
-ENDED = store.ENDED
 REFRESH_WORKERS = 8
 QUERY_SECONDS = 5.0  # time limit for the hosts of recorded runs that may have ended
 POLL_SECONDS = 0.5
@@ -137,7 +136,7 @@ def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> t
             notify(f"{run_id}: {problem}")
         live = [run.id for run in store.recorded(base).runs if not run.has_ended]
     else:
-        live = [row.id for row in list_recorded_runs(base, inventory).rows if row.state not in ENDED]
+        live = [row.id for row in list_recorded_runs(base, inventory).rows if row.state not in store.ENDED]
     return find(base, live[-1] if live else name, inventory, notify), tuple(live[:-1])
 
 

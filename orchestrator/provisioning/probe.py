@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from modulefinder import ModuleFinder
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -112,12 +111,6 @@ def parse_fabrics(name: str, result: Mapping[str, Any]) -> FabricResults:
     except (ValueError, RecursionError):
         raise records.InvalidResponse(problem) from None
     return records.validate(FabricResults, output, problem)
-
-
-def record_with_results(record: records.NodeRecord, results: Mapping[str, facts.ReportedProof], key: str) -> str:
-    """Return the text of a node's record with its results."""
-    verified = (record.verified or records.Verified()).model_copy(update={"fabrics": key})
-    return json.dumps(records.dump(replace(record, proved=results, verified=verified)))
 
 
 def fabric_checks_version(share: Path) -> str:

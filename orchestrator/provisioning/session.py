@@ -162,7 +162,8 @@ class Session:
             path, fabrics = self.state.record(name), parsed.nodes[name]
             try:
                 if record := records.read_record(path):
-                    write_private(path, probe.record_with_results(record, fabrics, parsed.key))
+                    verified = (record.verified or records.Verified()).model_copy(update={"fabrics": parsed.key})
+                    write_private(path, json.dumps(records.dump(replace(record, proved=fabrics, verified=verified))))
             except records.DamagedRecord as error:
                 self.listener.note(error.describe())
                 continue

@@ -18,8 +18,8 @@ from orch_node.standalone import receive_files, send_files
 from orchestrator.errors import ExecuteError
 from orchestrator.files import write_all
 from orchestrator.runs.confined_folder import ConfinedFolder
-from orchestrator.runs.file_sender import MAX_BLOCK, FileSender, Remote
 from orchestrator.runs.file_sender import Entry as Entry
+from orchestrator.runs.file_sender import FileSender, Remote
 
 IMPOSSIBLE_NAME = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ)
 MAX_PARALLEL_NODES = 64  # each has an ssh process here
@@ -33,7 +33,7 @@ INCOMPLETE_NAME = re.compile(
 FETCH_HINT = "Links below the folder are not followed; --to names another one."
 INCOMPLETE = "orch has not completed it"
 BYTECODE = "__pycache__"
-ZEROS = bytes(MAX_BLOCK)
+ZEROS = bytes(send_files.BLOCK)
 Hashes = Mapping[str, str] | None  # SHA-256 by path
 EXECUTABLE_MODE, FILE_MODE = 0o700, 0o600
 

@@ -23,7 +23,6 @@ MAX_SIZE = 1 << 60  # bytes of a file
 MAX_LINE = 1 << 16  # bytes; the path of an entry is shorter
 MAX_LIST = 1 << 30  # bytes of a list: millions of files
 MAX_GREETING = 1 << 20  # bytes that login scripts may print before the list
-MAX_BLOCK = send_files.BLOCK
 SURROGATE = re.compile("[\ud800-\udfff]")  # a byte that is not UTF-8
 SHA256 = re.compile(r"[0-9a-f]{64}")
 KINDS = (send_files.FILE, send_files.LINK, send_files.FOLDER, send_files.SPECIAL)
@@ -146,7 +145,7 @@ class FileSender:
     def blocks(self, size: int) -> Iterator[bytes]:
         """Yield the next bytes of the files that were requested."""
         while size:
-            block = self.program.output.read(min(MAX_BLOCK, size))
+            block = self.program.output.read(min(send_files.BLOCK, size))
             if not block:
                 raise self.program.failure()
             yield block

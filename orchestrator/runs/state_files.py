@@ -16,7 +16,6 @@ from orch_node.protocol import outcome as outcomes
 
 from orchestrator.files import write_whole
 
-PLAN = files.PLAN
 ACCOUNTING = "accounting.json"  # the batch system's record of the job
 supervisor_of = lease.read_supervisor  # which nodes use, too
 

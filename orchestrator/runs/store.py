@@ -32,7 +32,7 @@ from orchestrator.planning.request import RUNS_DIR
 from orchestrator.runs import queued
 from orchestrator.runs.events import stored
 from orchestrator.runs.origin import Origin, origin_of
-from orchestrator.runs.state_files import PLAN, read_outcome, supervisor_of, write_json
+from orchestrator.runs.state_files import read_outcome, supervisor_of, write_json
 
 GIT_IGNORE = ".gitignore"  # keeps the folder of all runs out of the user's git repository
 ENDED = (DONE, FAILED, REFUSED, STOPPED, PREEMPTED, lease.KILLED)
@@ -137,7 +137,7 @@ def write_record(record: RunRecord, folder: Path, origin: Origin | None = None) 
     """
     make_folder(folder)
     with explained_errors(folder):
-        write_json(folder / PLAN, records.render(record) | (values.record(origin) if origin else {}))
+        write_json(folder / files.PLAN, records.render(record) | (values.record(origin) if origin else {}))
 
 
 def make_folder(folder: Path) -> None:
@@ -164,7 +164,7 @@ def explained_errors(folder: Path) -> Iterator[None]:
 
 def exists(folder: Path) -> bool:
     """Return whether a folder has the record of a run."""
-    return (folder / PLAN).exists()
+    return (folder / files.PLAN).exists()
 
 
 def load(folder: Path) -> Run:
@@ -173,10 +173,10 @@ def load(folder: Path) -> Run:
     Raises:
         ExecuteError: if plan.json is damaged.
     """
-    path = folder / PLAN
+    path = folder / files.PLAN
     try:
-        value = values.loads(atomic_write.read(path), PLAN)
-        record, origin = records.parse(value), values.read(Origin, value, PLAN, ignore_unknown=True)
+        value = values.loads(atomic_write.read(path), files.PLAN)
+        record, origin = records.parse(value), values.read(Origin, value, files.PLAN, ignore_unknown=True)
         if record.run_id != folder.name:
             raise values.ProtocolError(f"it is the plan of run {record.run_id}.")
     except (OSError, values.ProtocolError) as error:
@@ -226,7 +226,7 @@ def recorded(base: Path) -> Recorded:
         raise RequestError(f"{base} cannot be read{owner}.", hint="Name a folder of your own: --runs-dir FOLDER.")
     runs: list[Run] = []
     damaged: dict[Path, str] = {}
-    for folder in sorted(path.parent for path in base.glob(f"*/{PLAN}")):
+    for folder in sorted(path.parent for path in base.glob(f"*/{files.PLAN}")):
         if folder.is_symlink() and folder.resolve().parent == base.resolve():
             continue  # a link to one of these runs, such as `latest`
         try:
@@ -365,7 +365,7 @@ def move_logs(folder: Path, before: RunRecord, now: RunRecord) -> None:
 
 def plan_bytes(folder: Path) -> bytes | None:
     """Return the content of plan.json in a run's folder, or None if there is none."""
-    path = folder / PLAN
+    path = folder / files.PLAN
     return atomic_write.read(path) if path.exists() else None
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from orch_node import disk
 from orch_node.protocol import batch, failures, files, layout, outcome, values
 from orch_node.protocol.events import Event, NodeNews, Waiting
-from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
+from orch_node.protocol.outcome import DONE, ENDING_SIGNALS, FAILED, PREEMPTED, REFUSED, STOPPED, Outcome
 from orch_node.protocol.record import RankPlacement, RunNode, RunRecord
 
 from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
@@ -26,7 +26,7 @@ from orchestrator.runs.events import events_in, whole_lines
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, outcome_of
-from orchestrator.runs.state_files import ACCOUNTING, PLAN, outcome_in, supervisor_of, write_json
+from orchestrator.runs.state_files import ACCOUNTING, outcome_in, supervisor_of, write_json
 from orchestrator.targets.batch.run_folder import RemoteFolder, RunFolder, run_folder_of, update_record
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import JOB, location_of, store_of, with_job
@@ -48,7 +48,6 @@ GONE_SECONDS = 60.0  # The batch system ends a cancelled job within this time.
 END_SECONDS = 40.0  # A job ends within this time: Slurm, for example, waits 30 s between SIGTERM and SIGKILL.
 ACCOUNTED_SECONDS = 10.0  # The end of a run waits this long for the end of its job, which accounting describes.
 VISIBLE_SECONDS = 0.5  # A shared file system shows another host's writes after this time.
-ENDED_BY = ("SIGTERM", "SIGKILL")  # The signals with which a batch system ends a job's processes.
 UNKNOWN_END = "does not know the job any more, so orch cannot tell whether it was cancelled, preempted or failed"
 LAUNCHER_LOG = re.compile(re.escape(files.LAUNCHER_LOG))
 
@@ -160,7 +159,7 @@ class BatchHandle(RunHandle):
         try:
             update_record(record, self.folder)
         except OSError as error:
-            self.notify(disk.describe_error(self.folder / PLAN, error))
+            self.notify(disk.describe_error(self.folder / files.PLAN, error))
 
     # The events of the run.
 
@@ -541,7 +540,7 @@ def explains_end(run_outcome: Outcome | None) -> bool:
     if run_outcome.state == PREEMPTED:
         return (run_outcome.problem or "").startswith("checkpoint")
     failure = run_outcome.first_failure
-    if failure is None or failure.signal in ENDED_BY:
+    if failure is None or failure.signal in ENDING_SIGNALS:
         return False
     return not failures.blames_another(failure.rank, failure.text)
 

@@ -13,7 +13,7 @@ from orch_node.tail import last_text
 
 from orchestrator.files import write_whole
 from orchestrator.runs.follow import MAX_LOG_CHARACTERS, LocalRun
-from orchestrator.runs.state_files import PLAN, outcome_in, read_json, write_json
+from orchestrator.runs.state_files import outcome_in, read_json, write_json
 from orchestrator.targets.connections.connection import Result, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
@@ -114,6 +114,6 @@ def run_folder_of(record: RunRecord, folder: Path, host: Local | Ssh, notify: No
 
 def update_record(record: RunRecord, folder: Path) -> None:
     """Update the record in plan.json, and leave the other contents of the file as they are."""
-    stored = read_json(folder / PLAN)
+    stored = read_json(folder / files.PLAN)
     if stored is not None:
-        write_json(folder / PLAN, {**stored, **render(record)})
+        write_json(folder / files.PLAN, {**stored, **render(record)})

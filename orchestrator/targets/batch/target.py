@@ -28,7 +28,6 @@ from orchestrator.planning.run_files import project_copy
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup, precision_of
 from orchestrator.runs.rows import RunRow, row_of
-from orchestrator.runs.state_files import PLAN
 from orchestrator.runs.store import Run
 from orchestrator.targets import interface
 from orchestrator.targets.batch import inputs
@@ -102,7 +101,7 @@ class BatchTarget(interface.Target):
                 pass
             elif earlier_plan:
                 with contextlib.suppress(OSError):  # a full disk, which is reported already
-                    write_whole(folder / PLAN, earlier_plan)
+                    write_whole(folder / files.PLAN, earlier_plan)
             else:
                 delete_folders(plan, folders, host)
             raise
@@ -346,7 +345,7 @@ def record_jobs(plan: Plan, folders: list[Path], scheduler: Scheduler) -> RunRec
         for record in records:  # for users who log in there
             location = values.record(replace(location_of(record), login=""))
             text = json.dumps(render(replace(record, location=location)), indent=1) + "\n"
-            scheduler.host.put(f"{record.run_dir}/{PLAN}", text)
+            scheduler.host.put(f"{record.run_dir}/{files.PLAN}", text)
     return records[0]
 
 

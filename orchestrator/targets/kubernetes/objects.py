@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from orch_node.protocol.files import PLAN
 from orch_node.protocol.record import RunRecord
 
 from orchestrator.errors import ExecuteError, OrchError
@@ -16,7 +17,6 @@ from orchestrator.files import write_whole
 from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup
-from orchestrator.runs.state_files import PLAN
 from orchestrator.targets.kubernetes import names
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.manifests import KINDS

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from orch_node.protocol import pod, values
+from orch_node.protocol import files, pod, values
 from orch_node.protocol.events import NAN_LOSS, Progress, Result, Warned
 from orch_node.protocol.node_reports import RunReport
 from orch_node.protocol.record import RunRecord
@@ -23,7 +23,6 @@ from orchestrator.planning.request import NO_ARRAYS, Resume, TargetOptions, Trai
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport
 from orchestrator.runs.rows import RunRow, row_of
-from orchestrator.runs.state_files import PLAN
 from orchestrator.targets import interface
 from orchestrator.targets.entry import refused_by_manager
 from orchestrator.targets.kubernetes import inputs, names, namespace, objects
@@ -89,7 +88,7 @@ class KubernetesTarget(interface.Target):
             raise error
         record = next(record for record in records if record.run_id == run_id)
         folder = base / run_id
-        if not (folder / PLAN).exists():
+        if not (folder / files.PLAN).exists():
             store.write_record(record, folder)
         return KubernetesHandle(record, folder)
 

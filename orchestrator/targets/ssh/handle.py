@@ -26,7 +26,7 @@ from orchestrator.runs import follow, store
 from orchestrator.runs.fetch import Collected, FetchListener, Source
 from orchestrator.runs.logs import LogLine, copied_lines, followed_lines, requested_ranks
 from orchestrator.runs.outcome import CleanupReport, RunOutcome, outcome_of
-from orchestrator.runs.state_files import PLAN, outcome_in, supervisor_of
+from orchestrator.runs.state_files import outcome_in, supervisor_of
 from orchestrator.targets.connections.connection import CONNECT_SECONDS, Ssh
 from orchestrator.targets.connections.local import Local
 from orchestrator.targets.connections.mirror import Mirror
@@ -323,7 +323,7 @@ def start(plan: Plan, folder: Path) -> store.Positions | None:
     except (OrchError, KeyboardInterrupt) as error:
         has_ended = isinstance(error, RequestError) or (folder / files.OUTCOME).exists()
         if earlier_plan and earlier_run and has_ended:  # the next resume continues from the earlier attempt
-            write_whole(folder / PLAN, earlier_plan)
+            write_whole(folder / files.PLAN, earlier_plan)
             if plan.run.node0.via:
                 store.move_logs(folder, plan.run, earlier_run.record)
         elif isinstance(error, RequestError):  # as with other wrong requests, nothing is left

@@ -24,14 +24,13 @@ from orch_node.protocol import batch, failures, files, outcome, values
 from orch_node.protocol.batch import Hello, JobConfig
 from orch_node.protocol.events import Launched, parse_line
 from orch_node.protocol.node_names import fold
-from orch_node.protocol.outcome import DONE, EX_TEMPFAIL, FAILED, Outcome
+from orch_node.protocol.outcome import DONE, ENDING_SIGNALS, EX_TEMPFAIL, FAILED, Outcome
 from orch_node.standalone import facts
 from orch_node.supervisor import supervisor
 from orch_node.supervisor.agents import Agents
 
 CHECKPOINT = re.compile(r"checkpoint at step ([0-9]+)", re.ASCII)
 LOG_CHARACTERS = 1 << 16  # of the end of each log, in which the batch system's messages are looked for
-ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which batch systems end processes
 
 
 def main(argv: list[str]) -> int:

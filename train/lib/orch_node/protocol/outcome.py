@@ -11,6 +11,7 @@ from orch_node.protocol import files, values
 LAST_PID = (1 << 31) - 1  # the largest argument of kill(2)
 DONE, FAILED, REFUSED, STOPPED = "done", "failed", "refused", "stopped"
 PREEMPTED = "preempted"  # the run continues from its checkpoint when it is started again
+ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which batch systems end processes
 EX_TEMPFAIL = 75  # sysexits(3): the exit code of preempted ranks and runs
 
 

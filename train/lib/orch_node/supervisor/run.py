@@ -23,7 +23,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.agent import PREEMPT, Claim, RankStack, Request
 from orch_node.protocol.environment import PREEMPT_SIGNAL, configured_signal
 from orch_node.protocol.events import Event, Finished, NodeNews, Restarting, Stopping, UnreadableEvents
-from orch_node.protocol.outcome import DONE, FAILED, PREEMPTED, NodeEnd, Outcome
+from orch_node.protocol.outcome import DONE, ENDING_SIGNALS, FAILED, PREEMPTED, NodeEnd, Outcome
 from orch_node.protocol.values import record
 from orch_node.rank.environment import provisioned_environment, read_env_file
 from orch_node.supervisor.agents import Agents
@@ -32,7 +32,6 @@ from orch_node.supervisor.rank_tracker import RankTracker
 PREEMPT_SECONDS = "ORCH_PREEMPT_SECONDS"
 DEFAULT_PREEMPT_SECONDS = 120.0  # for the checkpoint, unless the variable is set
 RESPONSE_SECONDS = 3.0
-ENDING_SIGNALS = ("SIGTERM", "SIGKILL")  # by which ranks end when a batch system takes their cores
 RESERVED_NAME = ".outcome-room"
 # Space that is reserved for outcome.json, and how much of it for each node.
 OUTCOME_BYTES, OUTCOME_BYTES_PER_NODE = 1 << 16, 1 << 10
