@@ -73,9 +73,10 @@ def check_findings(process: Process) -> dict[str, dict[str, Any]]:
 
 
 def add_event(api: Api, name: str, reason: str, message: str, **fields: Any) -> None:
-    """Add a Kubernetes event about the object with this name."""
+    """Add a Kubernetes event about the object with this name, which may be a pod that exists."""
+    pod = api.get("pods", name) or {"metadata": {"uid": ""}}
     event = {"metadata": {"name": f"{name}.{len(api.names('events'))}"}, "reason": reason, "message": message}
-    api.put("events", {**event, "involvedObject": {"name": name}, **fields})
+    api.put("events", {**event, "involvedObject": {"name": name, "uid": pod["metadata"]["uid"]}, **fields})
 
 
 def rank_event(kind: str, rank: int, **fields: Any) -> str:

@@ -117,13 +117,15 @@ def test_missing_package_is_reported_with_its_extra(tmp_path: Path) -> None:
 def test_refusal_of_pods_is_reported_once_for_all_their_random_names(api: Api, run: KubernetesRun) -> None:
     handle = KubernetesHandle(store.load(run.folder).record, run.folder)
     handle.cluster = make_client(api.url)
-    add_event(api, "orch-another", "FailedCreate", "of another job", lastTimestamp="2026-01-01T00:00:09Z")
+    add_event(api, "orch-another", "FailedCreate", "of another job", lastTimestamp="2126-01-01T00:00:09Z")
+    add_event(api, run.job, "FailedCreate", "of the last attempt", lastTimestamp="2026-01-01T00:00:09Z")
 
     def refuse(number: int, name: str, reason: str, request: str) -> None:
         message = f'pods "{run.job}-x{number}" is forbidden: exceeded quota: small, requested: {request}'
-        add_event(api, name, reason, message, lastTimestamp=f"2026-01-01T00:00:0{number}Z")
+        add_event(api, name, reason, message, lastTimestamp=f"2126-01-01T00:00:0{number}Z")
         assert handle.poll() is None
 
+    assert handle.poll() is None
     refuse(0, run.job, "FailedCreatePod", "cpu=2")
     refuse(1, f"{run.job}-node-0", "FailedCreate", "cpu=2")
     refuse(2, run.job, "FailedCreate", "cpu=4")
@@ -146,6 +148,7 @@ def test_event_that_comes_long_after_the_last_change_of_its_pod_is_reported(api:
     handle = KubernetesHandle(store.load(run.folder).record, run.folder)
     handle.cluster = make_client(api.url)
     handle.watched = True
+    add_event(api, f"{run.job}-worker-0", "FailedMount", "of a pod of the last attempt")
     names = [run.set_pod(number, {"phase": "Pending"}) for number in (0, 1)]
     assert handle.poll() is None
     add_event(api, names[1], "FailedMount", "the server does not respond")

@@ -194,7 +194,7 @@ class Handler(BaseHTTPRequestHandler):
         fields = {
             "": "",
             "reason": value.get("reason"),
-            "involvedObject.name": value.get("involvedObject", {}).get("name"),
+            "involvedObject.uid": value.get("involvedObject", {}).get("uid"),
         }
         return bool(fields[key] == expected)
 

@@ -176,7 +176,7 @@ class KubernetesClient:
     def events(self, selector: str) -> list[Object]:
         """Return the events of the namespace with these fields, oldest first."""
         items = self.get(f"/api/v1/namespaces/{self.namespace}/events", fieldSelector=selector).get("items") or []
-        return sorted(items, key=lambda event: str(event.get("lastTimestamp") or ""))
+        return sorted(items, key=event_time)
 
     def log(self, pod: str, container: str, *, follow: bool, since: str | None, tail: int = 0) -> Iterator[str]:
         """Yield the lines of a container's log as they come, each with its time, without an incomplete last line.
@@ -238,6 +238,11 @@ class KubernetesClient:
         api, plural = RESOURCES[kind]
         root = "/api/v1" if api == "v1" else f"/apis/{api}"
         return f"{root}/namespaces/{self.namespace}/{plural}"
+
+
+def event_time(event: Object) -> str:
+    """Return when an event was last seen; newer clients of Kubernetes set only its second field."""
+    return str(event.get("lastTimestamp") or event.get("eventTime") or "")
 
 
 def connect(context: str | None = None, namespace: str | None = None, *, retries: int = RETRIES) -> KubernetesClient:

@@ -18,7 +18,7 @@ from orchestrator.planning.plan import ApplyObjects, Object, Plan
 from orchestrator.runs import store
 from orchestrator.runs.outcome import CleanupReport, NodeCleanup
 from orchestrator.targets.kubernetes import names
-from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
+from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect, event_time
 from orchestrator.targets.kubernetes.manifests import KINDS
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 from orchestrator.targets.kubernetes.status import created_at, ended_at, pod_state
@@ -67,15 +67,18 @@ def delete_other_objects(cluster: KubernetesClient, location: JobLocation, run_i
             delete_checked(cluster, item, run_id)
 
 
-def refusal_of(cluster: KubernetesClient, job: str) -> str:
+def refusal_of(cluster: KubernetesClient, job: Object) -> str:
     """Return the newest event about pods of a job that could not be created, or an empty string."""
     try:
         events = [event for reason in REFUSED_PODS for event in cluster.events(f"reason={reason}")]
     except OrchError:  # the user may not read them
         return ""
-    # The event is about the job, or about an object that its operator has created.
-    about_job = [event for event in events if f"{event['involvedObject'].get('name', '')}-".startswith(f"{job}-")]
-    return str(about_job[-1].get("message", "")) if about_job else ""
+    # The event is about the job, or about an object that its operator has created. The job of an earlier attempt had
+    # the same name.
+    name, created = job["metadata"]["name"], job["metadata"]["creationTimestamp"]
+    about_job = [event for event in events if f"{event['involvedObject'].get('name', '')}-".startswith(f"{name}-")]
+    messages = [str(event.get("message", "")) for event in about_job if event_time(event) >= created]
+    return messages[-1] if messages else ""
 
 
 def give_owner(cluster: KubernetesClient, location: JobLocation, objects: Iterable[Object]) -> None:

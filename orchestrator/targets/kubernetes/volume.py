@@ -200,7 +200,7 @@ def await_running(cluster: KubernetesClient, path: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while True:
         pod = cluster.get(path)
-        state = pod_state(pod, cluster.events(f"involvedObject.name={pod['metadata']['name']}"))
+        state = pod_state(pod, cluster.events(f"involvedObject.uid={pod['metadata']['uid']}"))
         if state.state == "running":
             return
         has_ended = state.state in ("failed", "done") or "cannot be pulled" in state.reason

@@ -99,7 +99,7 @@ class Follower:
         events = []
         if is_pending(pod):
             with suppress(OrchError):  # the user may not list events
-                events = self.cluster.events(f"involvedObject.name={pod['metadata']['name']}")
+                events = self.cluster.events(f"involvedObject.uid={uid}")
         state = status.pod_state(pod, events)
         before, self.pods[uid] = self.pods.get(uid), state
         # The kubelet reports that an image cannot be pulled alternately with and without the cause.
@@ -302,7 +302,7 @@ class KubernetesHandle(RunHandle):
     def report_admission(self, job: dict[str, Any]) -> None:
         """Report pods that are not admitted, and a job that no operator manages."""
         pods = len(self.follower.pods)
-        if pods < len(self.record.nodes) and (refusal := refusal_of(self.cluster, self.location.job)):
+        if pods < len(self.record.nodes) and (refusal := refusal_of(self.cluster, job)):
             subject = "some of its pods" if pods else "its pods"
             self.follower.report_once("pods", f"{subject} are not admitted: {refusal}")
         elif not (pods or job.get("status")) and time.time() - self.copy.began > UNSEEN_SECONDS:
