@@ -165,6 +165,21 @@ def ignore_rules(folder: Path, *names: str) -> GitIgnoreSpec:
     return rules
 
 
+def is_ignored(path: str, rules: Mapping[str, GitIgnoreSpec]) -> bool:
+    """Return whether the nearest .gitignore with a pattern for a path excludes it.
+
+    Args:
+        path: the path; that of a folder ends with a slash.
+        rules: the patterns of each .gitignore by its folder.
+    """
+    for folder in sorted(rules, key=len, reverse=True):
+        if path.startswith(f"{folder}/"):
+            included = rules[folder].check_file(path[len(folder) + 1 :]).include
+            if included is not None:
+                return included
+    return False
+
+
 def folder_files(folder: Path) -> list[str]:
     """Return the files below a folder except hidden and ignored ones, bytecode and virtual environments.
 
@@ -172,18 +187,19 @@ def folder_files(folder: Path) -> list[str]:
         RequestError: if there are too many.
     """
     names: list[str] = []
-    ignored = GitIgnoreSpec.from_lines(NOT_SENT) + ignore_rules(folder, GIT_IGNORE, IGNORE)
+    rules = {str(folder): GitIgnoreSpec.from_lines(NOT_SENT) + ignore_rules(folder, GIT_IGNORE, IGNORE)}
     for parent, folders, files in os.walk(folder):
-        below = parent[len(str(folder)) + 1 :]
+        if GIT_IGNORE in files and parent not in rules:  # such as that of a folder of runs
+            rules[parent] = ignore_rules(Path(parent), GIT_IGNORE)
         folders[:] = [
             name
             for name in folders
             if not os.path.exists(os.path.join(parent, name, VIRTUAL_ENVIRONMENT))
-            and not ignored.match_file(os.path.join(below, name, ""))
+            and not is_ignored(os.path.join(parent, name, ""), rules)
         ]
         links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
-        paths = [os.path.join(below, name) for name in (*links, *files)]
-        names += [path for path in paths if not ignored.match_file(path)]
+        paths = [os.path.join(parent, name) for name in (*links, *files)]
+        names += [path[len(str(folder)) + 1 :] for path in paths if not is_ignored(path, rules)]
         if len(names) > MOST_FILES:
             raise RequestError.about("many-project-files", folder=folder, most=MOST_FILES)
     return sorted(names)

@@ -19,7 +19,7 @@ import yaml
 
 from orchestrator.errors import ExecuteError, RequestError
 from orchestrator.files import SHARE, sha256
-from orchestrator.load.projects import GIT_IGNORE, IGNORE, ignore_rules
+from orchestrator.load.projects import GIT_IGNORE, IGNORE, ignore_rules, is_ignored
 from orchestrator.model.printable import one_line
 from orchestrator.model.provision_report import Synced
 from orchestrator.provisioning import urls
@@ -171,21 +171,6 @@ def folder_files(top: Path) -> Iterator[str]:
             path = Path(parent, name)
             if path.is_file() and is_sent(name):
                 yield str(path.relative_to(top))
-
-
-def is_ignored(path: str, rules: Mapping[str, GitIgnoreSpec]) -> bool:
-    """Return whether the nearest .gitignore with a pattern for a path excludes it.
-
-    Args:
-        path: the path; that of a folder ends with a slash.
-        rules: the patterns of each .gitignore by its folder.
-    """
-    for folder in sorted(rules, key=len, reverse=True):
-        if path.startswith(f"{folder}/"):
-            included = rules[folder].check_file(path[len(folder) + 1 :]).include
-            if included is not None:
-                return included
-    return False
 
 
 def leads_back(folder: Path) -> bool:

@@ -95,7 +95,9 @@ def test_orchignore_adds_files_that_git_ignores(repository: Path) -> None:
 
 def test_outside_of_git_gitignore_counts_as_well(folder: Path) -> None:
     write_files(folder, {".gitignore": "conf/\ndata/\nmodel.py\n", ".orchignore": "!model.py\n", "data/rows": ""})
-    assert list(project(folder).files) == ["model.py", "train.py"]
+    write_files(folder, {"exp/runs1/.gitignore": "*\n", "exp/runs1/a/project/model.pt": "", "exp/.gitignore": "*.pt\n"})
+    write_files(folder, {"exp/a/model.pt": "", "exp/a/model.py": ""})
+    assert list(project(folder).files) == ["exp/a/model.py", "model.py", "train.py"]
 
 
 def test_files_of_a_submodule_belong_to_it(repository: Path, tmp_path: Path) -> None:
