@@ -70,6 +70,11 @@ def pod_state(pod: Json, events: Iterable[Json] = ()) -> PodState:
     if loss := describe_loss(pod, unreachable=unreachable):
         readable = running and not unreachable  # its log comes from the kubelet
         return make(state="running" if readable else "waiting", reason=loss, started=running or unreachable, lost=True)
+    before = last_end(container)
+    oom = bool(before and before.get("reason") == "OOMKilled")
+    if before and (oom or (state.get("waiting") or {}).get("reason") == "CrashLoopBackOff"):
+        reason = f"its container is restarted: {failure_reason(pod, before, oom=oom)}"
+        return make(state="running" if running else "waiting", reason=reason, oom=oom and not running, started=True)
     if waiting := reason_to_wait(pod, state, events):
         return make(state="waiting", reason=waiting, started=bool(last_end(container)))
     return make(state="running" if running else "waiting", started=running)

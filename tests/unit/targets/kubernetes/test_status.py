@@ -72,6 +72,11 @@ def test_pod_state_explains_why_a_pod_or_its_container_does_not_run() -> None:
     ):
         result = pod_state(make_pod(phase=phase, containerStatuses=statuses))
         assert (result.state, result.reason) == (state, reason)
+    for restarted in (waiting_for("CrashLoopBackOff", "back-off 10s restarting"), container_state(running={})):
+        statuses = [{**restarted[0], "lastState": OOM_KILLED[0]["state"]}]
+        result = pod_state(make_pod(phase="Running", containerStatuses=statuses))
+        assert result.reason.startswith("its container is restarted: killed because of its memory use (OOMKilled)")
+        assert result.oom is (result.state == "waiting")
 
 
 def test_image_that_cannot_be_pulled_is_reported_once() -> None:
