@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ from orchestrator.runs.measures import numbers
 from orchestrator.runs.timeline import how_it_failed
 from orchestrator.runs.tracebacks import summary
 
+USAGE_ERROR = re.compile(r"(?:\S+: )?error: ")  # of a recipe, or as argparse writes it
 NO_SCORES = ("train_seconds", "train_samples_per_second")  # figures of a result that do not rate the model
 
 
@@ -128,5 +130,5 @@ def cause_of(outcome: Outcome | None) -> str:
 def cause(failure: Failure) -> str:
     """Return the exception of a rank that failed, or how it ended, with the text of its sys.exit()."""
     text = f": {failure.text}" if failure.text.startswith("sys.exit('") else ""
-    is_of_recipe = failure.text.startswith("error: ")
-    return summary(failure.text, is_short=True) or (failure.text if is_of_recipe else f"{how_it_failed(failure)}{text}")
+    is_message = USAGE_ERROR.match(failure.text)
+    return summary(failure.text, is_short=True) or (failure.text if is_message else f"{how_it_failed(failure)}{text}")

@@ -51,7 +51,11 @@ def test_table_has_what_differs_the_results_and_the_causes() -> None:
         "run-2  sweep  running  2h   2:00:00   1      lr=0.2     train 15/30, loss NaN",
         "run-3  sweep  queued   2h             1      lr=-1                                waits for 1 free node",
     ]
-    for end, expected in (("sys.exit('no data')", "code 1: sys.exit('no data')"), ("error: no data", "error: no data")):
+    for end, expected in (
+        ("sys.exit('no data')", "code 1: sys.exit('no data')"),
+        ("error: no data", "error: no data"),
+        ("train.py: error: argument --lr: invalid float value: 'x'", "value: 'x'"),
+    ):
         assert cause(Failure(rank=1, node="n", code=1, text=end)).endswith(expected)
 
 
