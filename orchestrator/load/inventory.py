@@ -187,8 +187,8 @@ def parse_listing(output: object) -> Listing:
     hosts = {host: variables.get(host, {}) for host in ordered_hosts({**groups})}
     for host, host_variables in hosts.items():
         for find_problems in (variable_problems, address_problems, ssh_problems):
-            for problem, hint in find_problems(host, host_variables):
-                raise RequestError(one_line(problem), hint=hint)
+            for problem in find_problems(host, host_variables):
+                raise RequestError(one_line(problem.message), hint=problem.hint)
     return Listing(
         hosts={host: cacheable_variables(host_variables) for host, host_variables in hosts.items()},
         groups={name: group.model_dump(exclude={"hostvars"}) for name, group in groups.items()},
@@ -207,39 +207,35 @@ def ordered_hosts(groups: dict[str, Group], name: str = "all") -> dict[str, None
     return hosts
 
 
-def variable_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what is wrong with the names of orch's variables and with those of the ranks, and what to do about it."""
+def variable_problems(host: str, variables: Mapping[str, Any]) -> Iterator[RequestError]:
+    """Yield what is wrong with the names of orch's variables and with those of the ranks."""
     for name in variables:
         if name.startswith(PREFIX) and name not in VARIABLES["orch"]:
-            yield f"Unknown variable '{name}' of {host} in the inventory.", did_you_mean(name, VARIABLES["orch"])
+            advice = did_you_mean(name, VARIABLES["orch"])
+            yield RequestError.about("unknown-variable", name=name, host=host, advice=advice)
     for name in VARIABLES["uncached"]:
         subject, value = f"{name} of {host} in the inventory", variables.get(name)
         rank_variables = value if isinstance(value, dict) else {}
         if empty := [key for key, value in rank_variables.items() if value is None]:
-            yield f"{subject}: {empty[0]} has no value.", "Write '' for an empty text, or leave the variable out."
+            yield RequestError.about("empty-variable", subject=subject, name=empty[0])
         if reserved := find_reserved(map(str, rank_variables)):
-            yield f"{subject}: {reserved[0]}: {reserved[1]}.", f"Leave {reserved[0]} out."
+            yield RequestError.about("reserved-variable", subject=subject, name=reserved[0], reason=reserved[1])
 
 
-def address_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield what could have a special meaning in a file or a command, and what to do about it."""
+def address_problems(host: str, variables: Mapping[str, Any]) -> Iterator[RequestError]:
+    """Yield what could have a special meaning in a file or a command."""
     if not is_host(host):
-        yield (
-            f"{repr(host)[:80]} in the inventory is not a host name.",
-            "A host name consists of letters, digits, '-', '_' and '.', and begins with a letter or digit (RFC 1123). "
-            "Put the address into ansible_host.",
-        )
+        yield RequestError.about("name-of-host", name=repr(host)[:80])
     address, port = (is_host, "a host name or address"), (is_port, "a port")
     kinds = {"ansible_host": address, "orch_address": address, "ansible_port": port, "orch_port": port}
     for name, (is_valid, kind) in kinds.items():
         value = variables.get(name)
         if value not in (None, "") and not is_template(value) and not is_valid(str(value)):
-            hint = "Write a name or an address alone; ports, from 1 to 65535, belong in ansible_port or orch_port."
-            yield f"{name} of {host}: {repr(value)[:80]} is not {kind}.", hint
+            yield RequestError.about("variable-of-host", name=name, host=host, value=repr(value)[:80], kind=kind)
 
 
-def ssh_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield settings of ssh that do not verify host keys or replace those of orch, and what to do about it.
+def ssh_problems(host: str, variables: Mapping[str, Any]) -> Iterator[RequestError]:
+    """Yield settings of ssh that do not verify host keys or replace those of orch.
 
     Raises:
         RequestError: if orch's own connections cannot use the arguments of ssh.
@@ -247,16 +243,11 @@ def ssh_problems(host: str, variables: Mapping[str, Any]) -> Iterator[tuple[str,
     for name in ("ansible_ssh_private_key_file", "ansible_private_key_file"):
         key = variables.get(name)
         if key and not is_template(key) and not str(key).startswith(("/", "~")):
-            hint = "Write the absolute path; for a file next to the inventory: '{{ inventory_dir }}/FILE'."
-            yield f"{name} of {host}: {str(key)[:80]} is a relative path.", hint
+            yield RequestError.about("relative-key", name=name, host=host, key=str(key)[:80])
     if setting := ssh_options.find_unsafe_setting(variables):
-        yield f"{host}: host keys would not be verified ({setting}).", ssh_options.HINT
+        yield RequestError(f"{host}: host keys would not be verified ({setting}).", hint=ssh_options.HINT)
     if variables.get("ansible_ssh_args"):
-        yield (
-            f"{host}: ansible_ssh_args would replace orch's own ssh arguments, which verify host keys and detect dead "
-            "connections.",
-            "Use ansible_ssh_common_args: its arguments are added to orch's, and orch's own connections use them, too.",
-        )
+        yield RequestError.about("replaced-ssh-arguments", host=host)
     for name in SSH_ARGUMENTS:
         if not is_template(variables.get(name)):
             ssh_options.argument_lines(host, str(variables.get(name) or ""))
