@@ -172,17 +172,15 @@ def check_secrets(run: Run, request: TrainRequest) -> None:
     Raises:
         RequestError: if one is masked.
     """
-    restart_hint = "Start a new run, with {}: resumed runs have it, too."
-    names = [variable.partition("=")[0] for variable in request.env if MASK in variable]
-    command = f"orch resume {store.cli_arguments(run.folder)}"
-    hints = {f"in {name}": f"Pass it again: {command} --env {name}" for name in names}
+    for variable in request.env:
+        if MASK in variable:
+            command, name = f"orch resume {store.cli_arguments(run.folder)}", variable.partition("=")[0]
+            raise RequestError.about("masked-variable", run=run, command=command, name=name)
     if any(MASK in argument for argument in (*request.settings, *request.script_args)):
-        hints["among the script's arguments"] = restart_hint.format("the secret in orch_secrets of the inventory")
+        raise RequestError.about("masked-argument", run=run)
     for package in request.packages:
         if MASK in package:
-            hints[f"in --with '{package}'"] = restart_hint.format("the user and password of the host in ~/.netrc")
-    for location, hint in hints.items():
-        raise RequestError(f"{run.id}: the record of the run does not have the secret {location}.", hint=hint)
+            raise RequestError.about("masked-package", run=run, package=package)
 
 
 def request_of(run: Run) -> TrainRequest:
