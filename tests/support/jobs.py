@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ports import free_port
-from tests.support.warm import Program
+from tests.support.warm import RECIPES_SERVER, Program
 
 TRAIN = Path(__file__).parents[2] / "train"
 RECIPES = TRAIN / "recipes"
@@ -52,7 +52,7 @@ def start_ranks(
     for env, folder in zip(environments, folders or [], strict=False):
         env["ORCH_NODE"] = str(folder)
     return [
-        Program(argv, env=env, cwd=folder, file_limit=file_limit)
+        Program(RECIPES_SERVER, argv, env=env, cwd=folder, file_limit=file_limit)
         for env, folder in zip(environments, working_folders, strict=True)
     ]
 

@@ -17,7 +17,6 @@ Tests use the clients below; launchers start tests/support/warm_client.py instea
 from __future__ import annotations
 
 import atexit
-import contextlib
 import json
 import os
 import select
@@ -111,34 +110,39 @@ BINDINGS_SERVER = WarmServer("bindings", "-u")  # tests check what a rank has pr
 ORCH_SERVER = WarmServer("orch", common={})
 
 
-class ForkedProgram:
+class Program:
     """A program that a server has forked, and kills when this object is garbage-collected.
+
+    It has those methods of subprocess.Popen that tests use.
 
     Args:
         server: the server.
         argv: path or module of the script, and its arguments.
-        files: file descriptors of this process by their numbers in the program.
         env: environment of the program.
         cwd: working folder of the program.
         file_limit: largest size of a file in bytes.
     """
 
     def __init__(
-        self,
-        server: WarmServer,
-        argv: list[str],
-        files: Mapping[int, int],
-        *,
-        env: Mapping[str, str],
-        cwd: Path,
-        file_limit: int | None = None,
+        self, server: WarmServer, argv: list[str], *, env: Mapping[str, str], cwd: Path, file_limit: int | None = None
     ) -> None:
         differing = server.differing_variables(env)
         assert not differing, f"the server was started with different values of {differing}"
         self.returncode: int | None = None
         self.socket = server.connect()
-        request = {"argv": argv, "env": dict(env), "cwd": str(cwd), "files": [*files], "file_limit": file_limit}
-        socket.send_fds(self.socket, [json.dumps(request).encode()], [*files.values()])
+        request = {"argv": argv, "env": dict(env), "cwd": str(cwd), "files": [0, 1, 2], "file_limit": file_limit}
+        pipes = [os.pipe() for _ in range(2)]
+        files = [os.open(os.devnull, os.O_RDONLY), *(write_end for _, write_end in pipes)]
+        socket.send_fds(self.socket, [json.dumps(request).encode()], files)
+        for file in files:
+            os.close(file)
+        self.outputs = ["", ""]
+        self.readers = [
+            threading.Thread(target=read_output, args=(number, read_end, self.outputs), daemon=True)
+            for number, (read_end, _) in enumerate(pipes)
+        ]
+        for reader in self.readers:
+            reader.start()
         self.responses = self.socket.makefile()
         self.pid = int(self.responses.readline())
 
@@ -157,52 +161,22 @@ class ForkedProgram:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
 
-
-class Program(ForkedProgram):
-    """A rank of a recipe, with those methods of subprocess.Popen that tests of recipes use."""
-
-    def __init__(
-        self, argv: list[str], *, env: Mapping[str, str], cwd: Path | None = None, file_limit: int | None = None
-    ) -> None:
-        self.outputs: list[str] = []
-        self.files = [tempfile.TemporaryFile("w+") for _ in range(2)]  # noqa: SIM115
-        files = {number: file.fileno() for number, file in enumerate(self.files, 1)}
-        super().__init__(RECIPES_SERVER, argv, files, env=env, cwd=cwd or Path.cwd(), file_limit=file_limit)
-
-    def communicate(self, timeout: float = 60.0) -> tuple[str, str]:
-        if self.wait(timeout) is None:
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        deadline = time.monotonic() + timeout
+        for reader in self.readers:
+            reader.join(max(0, deadline - time.monotonic()))
+        if any(reader.is_alive() for reader in self.readers) or self.wait(max(0, deadline - time.monotonic())) is None:
+            self.kill()
             raise subprocess.TimeoutExpired("a warm program", timeout)
-        for file in self.files:
-            with file:
-                file.seek(0)
-                self.outputs.append(file.read())
-        self.files = []
         return self.outputs[0], self.outputs[1]
 
 
 def run_orch(*arguments: str, env: Mapping[str, str], cwd: Path, timeout: float) -> subprocess.CompletedProcess[str]:
     """Run `python -m orchestrator.cli.main ARGUMENTS...`, and return what subprocess.run() returns."""
     argv = ["orchestrator.cli.main", *arguments]
-    pipes = [os.pipe(), os.pipe()]
-    with contextlib.ExitStack() as write_ends, open(os.devnull) as null:
-        files = {0: null.fileno(), 1: pipes[0][1], 2: pipes[1][1]}
-        for _, write_end in pipes:
-            write_ends.callback(os.close, write_end)
-        program = ForkedProgram(ORCH_SERVER, argv, files, env=env, cwd=cwd)
-    outputs = ["", ""]
-    readers = [
-        threading.Thread(target=read_output, args=(number, read_end, outputs), daemon=True)
-        for number, (read_end, _) in enumerate(pipes)
-    ]
-    deadline = time.monotonic() + timeout
-    for reader in readers:
-        reader.start()
-    for reader in readers:
-        reader.join(max(0, deadline - time.monotonic()))
-    if any(reader.is_alive() for reader in readers) or program.wait(deadline - time.monotonic()) is None:
-        program.kill()
-        raise subprocess.TimeoutExpired(argv, timeout)
-    return subprocess.CompletedProcess(argv, program.returncode, *outputs)
+    program = Program(ORCH_SERVER, argv, env=env, cwd=cwd)
+    outputs = program.communicate(timeout)
+    return subprocess.CompletedProcess(argv, program.returncode or 0, *outputs)
 
 
 def read_output(number: int, read_end: int, outputs: list[str]) -> None:
