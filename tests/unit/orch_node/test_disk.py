@@ -1,4 +1,4 @@
-"""Write files on a full disk."""
+"""Write files: on a full disk, and a folder as a whole; no failure looks like success."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from orch_node import atomic_write
 from orch_node.disk import Appender, Reserve, describe_error
 
 from tests.support.disks import fill, small_file_system
@@ -47,3 +48,21 @@ def test_disk_without_inodes_is_not_called_full(tmp_path: Path) -> None:
         (tmp_path / "disk" / "file").touch()
     with small_file_system(tmp_path / "other", "64k,nr_inodes=1"):
         assert "/other/file has no free inodes (" in describe_error(tmp_path / "other" / "file", error.value)
+
+
+def test_folder_of_a_faster_process_remains(tmp_path: Path) -> None:
+    target = tmp_path / "content"
+    with atomic_write.folder(target) as staging:
+        (staging / "file").write_text("slower")
+        target.mkdir()
+        (target / "file").write_text("faster")
+    assert (target / "file").read_text() == "faster"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_failure_to_write_the_content_is_raised_although_the_folder_exists(tmp_path: Path) -> None:
+    target = tmp_path / "content"
+    target.mkdir()
+    with pytest.raises(OSError, match="No space left"), atomic_write.folder(target):
+        raise OSError("No space left")
+    assert list(tmp_path.iterdir()) == [target]

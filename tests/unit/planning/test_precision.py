@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -104,26 +103,13 @@ def test_flags_of_arm_are_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert facts.cpu_flags() == ["bf16"]
 
 
-class Store:
-    """A store for threads whose `get` waits for the key, like TCPStore of torch."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Future[bytes]] = {}
-
-    def set(self, key: str, value: str) -> None:
-        self.values.setdefault(key, Future()).set_result(value.encode())
-
-    def get(self, key: str) -> bytes:
-        return self.values.setdefault(key, Future()).result(timeout=10)
-
-
 def choose_together(monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], file: Path) -> list[list[str] | str]:
     """Return the command line, or the error, of each rank; rank N's CPU has the Nth flag."""
     rank_local = threading.local()
     monkeypatch.setattr(facts, "cpu_flags", lambda: [rank_local.flag])
-    store = Store()
-    c10d = SimpleNamespace(_get_default_store=lambda: store)
-    torch: Any = SimpleNamespace(distributed=SimpleNamespace(distributed_c10d=c10d))
+    torch = pytest.importorskip("torch")
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(torch.distributed.distributed_c10d, "_get_default_store", lambda: store)
     arguments = {"bf16": ("--bf16",), "fp32": ("--fp32",)}
     nodes = [f"n{rank}" for rank in range(len(flags))]
     layout = make_layout(*nodes, pinned=False, precision=RunPrecision(arguments=arguments, file=str(file)))

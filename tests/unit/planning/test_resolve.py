@@ -1,16 +1,21 @@
-"""Resolve requests for known nodes, and for those that are chosen later."""
+"""Resolve requests for known nodes, and for those that are chosen later, and record them."""
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
+from orch_node.protocol.values import ProtocolError
 
 from orchestrator import load
 from orchestrator.errors import PlanError
 from orchestrator.model.decision import Decision
+from orchestrator.planning.recorded_request import parse, render
+from orchestrator.planning.request import TargetOptions, TrainRequest
 from orchestrator.planning.resolve import (
     MEASURED_SPLIT,
     Inputs,
@@ -22,6 +27,8 @@ from orchestrator.planning.resolve import (
     torch_decisions,
 )
 from orchestrator.stacks.stack import Stack
+from orchestrator.targets.batch.options import SLURM
+from orchestrator.targets.kubernetes.options import KubernetesOptions
 from tests.conftest import make_facts
 from tests.support.plans import LOCAL_SITE, ONE_NODE, QA_RECIPE, QA_REQUEST, USER_SCRIPT, known_nodes
 
@@ -97,3 +104,32 @@ def test_nodes_that_cannot_be_counted_are_refused() -> None:
     ):
         with pytest.raises(PlanError, match=re.escape(message)):
             count_nodes(replace(QA_REQUEST, on="slurm", nodes=nodes), None, limit=9, hint="")
+
+
+KINDS: dict[str | None, type[TargetOptions]] = {"slurm": SLURM.options, "k8s": KubernetesOptions}
+
+
+def test_request_is_recorded_without_loss() -> None:
+    kubernetes = KubernetesOptions(k8s=("cpu=2",), k8s_file=Path("x.toml"))
+    for request_ in (
+        TrainRequest(recipe="train.py", script_args=("--lr", "1"), nodes="node[1-2]", ppn=2, ipex=True),
+        TrainRequest(recipe="q", recipe_path=(PurePath("a b"),), env=("A=1", "B"), env_file=PurePath("e")),
+        TrainRequest(recipe="q", on="k8s", nodes=2, stall_timeout=5.0, options=(kubernetes,)),
+    ):
+        assert parse(json.loads(json.dumps(render(request_))), KINDS.get) == request_
+
+
+def test_secrets_in_packages_are_masked() -> None:
+    request_ = TrainRequest(recipe="q", packages=("lib @ https://me:pa55word@host/lib.whl", "peft==0.18"))
+    assert render(request_)["packages"] == ["lib @ https://me:<masked>@host/lib.whl", "peft==0.18"]
+
+
+def test_damaged_request_is_an_error_that_names_the_key() -> None:
+    for recorded, message in (
+        ({}, "no 'recipe'"),  # nothing
+        ({"recipe": "q", "speed": 1}, "unknown key 'speed'"),
+        ({"recipe": "q", "env": "A=1"}, "env is 'A=1': expected a valid array"),
+        ({"recipe": "q", "options": {}}, "the run has none"),  # options without a target
+    ):
+        with pytest.raises(ProtocolError, match=message):
+            parse(recorded, KINDS.get)

@@ -18,12 +18,14 @@ from orchestrator.report import charts, page, training
 from orchestrator.report.charts import thin
 from orchestrator.report.comparison import compare, figures, text
 from orchestrator.report.page import PLOTLY, embedded
+from orchestrator.report.training import error_lines
 from orchestrator.runs import store as runs
 from orchestrator.runs.measures import Measures, RankMeasures, Sample, measures
 from orchestrator.runs.outcome import outcome_of
 from orchestrator.runs.timeline import timeline_of
 from tests.support.disks import small_file_system
 from tests.support.recorded import PRECISION_EVENT, make_run, write_events
+from tests.unit.runs.test_tracebacks import SHAPES
 
 
 def measured(tmp_path: Path, **options: Any) -> Measures:
@@ -236,3 +238,16 @@ def test_table_has_names_and_units(tmp_path: Path) -> None:
     assert ["Steps", "-", "20"] in cells
     assert ["Loss", "-", "0.00042"] in cells
     assert ["Whole run", "32.0", "s"] in cells
+
+
+def test_error_on_the_screen_is_repeated_with_its_line_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = SHAPES.replace("/home/me/net", str(tmp_path))
+    assert list(error_lines(text, is_shown=True)) == [
+        'File "train.py", line 4, in step',
+        "  return model(x)",
+        SHAPES.splitlines()[-1],
+    ]
+    assert len(list(error_lines(text))) == 6
+    output = "\n".join(map(str, range(100)))  # without a traceback
+    assert list(error_lines(output)) == [str(number) for number in range(75, 100)]

@@ -1,7 +1,8 @@
-"""The key of the pods of a run: the first pod creates it, and nobody else can read it."""
+"""The key of the pods of a run, which nobody else can read, and what a pod writes to its output."""
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,9 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from orch_node.pod import rendezvous
+from orch_node.pod import main, rendezvous
+from orch_node.protocol.events import Started
+from orch_node.protocol.pod import parse
 
 from orchestrator.files import LIB
+from tests.local.test_pod import write_pod_config
 
 
 def test_all_pods_have_one_key_that_nobody_else_can_read(tmp_path: Path) -> None:
@@ -60,3 +64,24 @@ def test_key_is_not_read_through_a_link(tmp_path: Path) -> None:
     (tmp_path / rendezvous.FOLDER / rendezvous.NAME).symlink_to(tmp_path / "target")
     with pytest.raises(OSError, match="symbolic links"):
         rendezvous.key_of(tmp_path)
+
+
+def test_ranks_that_get_other_numbers_relay_no_line_of_a_lost_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(main, "start", lambda *_, key: subprocess.Popen([sys.executable, "--version"]))
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
+    config = parse(write_pod_config(tmp_path, ppn=1).read_text())
+    logs = [Path(config.run_dir, f"ranks/rank-{rank}.log") for rank in range(3)]
+    logs[0].parent.mkdir(parents=True)
+    torchrun = main.Torchrun(config, (), None)
+    for rank, text in ((2, "two"), (1, "one")):
+        for log in logs:
+            with log.open("a") as file:
+                file.write(f"{log.stem} with three pods\n")
+        torchrun.add_event(Started(rank=rank, node="worker-2", pid=os.getpid(), wrapper=os.getpid()))
+        with logs[rank].open("a") as file:
+            file.write(f"{text}\n")
+        torchrun.relay.pump()
+    torchrun.process.wait()
+    assert capsys.readouterr().out.splitlines() == ["[2] rank-2 with three pods", "[2] two", "[1] one"]
