@@ -170,14 +170,14 @@ def test_targets_do_not_import_each_other() -> None:
     assert violations(FILES, imports_of_targets) == {}
 
 
-# Parts of identifiers that belong to a target.
-TARGET_TERMS = {"kubernetes": ("kube", "k8s", "pod_", "_pod")}
-# Parts of identifiers that belong to a batch system, which only its own modules and their options know.
-SYSTEM_TERMS = {
+# Parts of identifiers that belong to a target, or to a batch system, which only its own modules know.
+TERMS = {
+    "kubernetes": ("kube", "k8s", "pod_", "_pod"),
     "pbs": ("pbs", "qsub", "qstat", "qdel", "tmrsh"),
     "slurm": ("slurm", "sbatch", "srun", "scontrol", "squeue", "sacct"),
 }
-SYSTEM_OPTIONS = ROOT / "targets" / "batch" / "options.py"
+SYSTEMS = {"pbs", "slurm"}
+KNOW_ALL_SYSTEMS = ROOT / "targets" / "batch" / "options.py"
 
 
 @cache
@@ -191,28 +191,22 @@ def identifiers(path: Path) -> set[str]:
     return names
 
 
-def identifiers_of_targets(path: Path) -> set[str]:
-    terms = [term for target in foreign_targets(path) for term in TARGET_TERMS.get(target, ())]
+def foreign_identifiers(path: Path) -> set[str]:
+    """Return the identifiers of targets and batch systems that the file must not use."""
+    targets = foreign_targets(path) if path.is_relative_to(ROOT) else ()
+    systems = () if path == KNOW_ALL_SYSTEMS else SYSTEMS - {path.stem}
+    terms = [term for name in (*targets, *systems) for term in TERMS.get(name, ())]
     return {name for name in identifiers(path) if any(term in name.lower() for term in terms)}
 
 
-def test_identifiers_of_a_target_stay_in_it() -> None:
-    assert violations(FILES, identifiers_of_targets) == {}
-
-
-def identifiers_of_systems(path: Path) -> set[str]:
-    terms = [term for system, terms in SYSTEM_TERMS.items() if path.stem != system for term in terms]
-    return {name for name in identifiers(path) if any(term in name.lower() for term in terms)}
-
-
-def test_identifiers_of_a_batch_system_stay_in_its_modules() -> None:
-    assert [relative(path, ROOT.parent) for path in [*FILES, *ON_NODES] if path.stem in SYSTEM_TERMS] == [
+def test_identifiers_of_a_target_and_of_a_batch_system_stay_in_their_modules() -> None:
+    assert [relative(path, ROOT.parent) for path in [*FILES, *ON_NODES] if path.stem in SYSTEMS] == [
         "orchestrator/targets/batch/pbs.py",
         "orchestrator/targets/batch/slurm.py",
         "train/lib/orch_node/batch/pbs.py",
         "train/lib/orch_node/batch/slurm.py",
     ]
-    assert violations([path for path in [*FILES, *ON_NODES] if path != SYSTEM_OPTIONS], identifiers_of_systems) == {}
+    assert violations([*FILES, *ON_NODES], foreign_identifiers) == {}
 
 
 def test_errors_get_the_values_in_their_texts() -> None:

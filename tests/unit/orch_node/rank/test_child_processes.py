@@ -35,20 +35,6 @@ def test_child_imports_the_sitecustomize_of_the_user_and_nothing_else(tmp_path: 
     assert run_child(tmp_path, program).splitlines() == ["customized", "[] True"]
 
 
-def test_child_that_creates_a_group_is_refused_with_a_reason(tmp_path: Path) -> None:
-    program = """
-import torch.distributed as dist
-try:
-    dist.init_process_group("gloo", init_method="file:///nowhere/store", rank=0, world_size=1)
-except Exception as error:
-    print(type(error).__name__)
-"""
-    assert run_child(tmp_path, program) == "RankError\n"
-    with pytest.raises(Exception, match="each of the 2 ranks would train a separate model"):
-        child_processes.check(0)
-    child_processes.check(1)
-
-
 def test_group_of_a_child_with_another_environment_is_seen_from_outside(tmp_path: Path) -> None:
     program = """
 import torch

@@ -123,20 +123,6 @@ def test_output_of_another_form_is_a_problem_of_its_node() -> None:
         assert response.message == problem
 
 
-def test_ssh_commands_programs_and_folders_come_from_this_controller() -> None:
-    bad = make_sent_record(
-        python="/tmp/evil",
-        train="/tmp/evil",
-        run_dir="/etc",
-        node0=RunNode(node="node0", via=("sh", "-c", "/tmp/evil")),
-    )
-    record = trusted_record(bad, CLUSTER, sender="node0")
-    assert record.node0 == record.nodes[0] == RunNode(node="node0", via=CLUSTER.nodes[0].via)
-    assert record.nodes[1].via == CLUSTER.nodes[1].via
-    assert (record.train, record.run_dir) == ("/opt/orch/train", f"/opt/orch/runs/{bad.run_id}")
-    assert record.python == CLUSTER.nodes[0].python
-
-
 def test_interpreter_of_another_stack_is_trusted() -> None:
     python = "/opt/orch/stacks/intel-2.8/bin/python"
     assert trusted_record(make_sent_record(python=python), CLUSTER, sender="node0").python == python
