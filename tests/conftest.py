@@ -43,6 +43,7 @@ settings.register_profile("quick", max_examples=30, deadline=None, suppress_heal
 settings.register_profile("thorough", settings.get_profile("quick"), max_examples=300)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 CACHES = "ORCH_TEST_CACHES"  # variable that names the parent of the caches that all tests share
+ORCH = (sys.executable, "-m", "orchestrator.cli.main")
 PYTHON_INTERN = sys.intern  # Ansible replaces it with a function that torch's compiler does not support
 
 
@@ -223,12 +224,7 @@ def run_orch_in(
     if warm and not ORCH_SERVER.differing_variables(environment):
         return run_orch(*arguments, env=environment, cwd=folder, timeout=timeout)
     return subprocess.run(
-        [sys.executable, "-m", "orchestrator.cli.main", *arguments],
-        cwd=folder,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=timeout,
+        [*ORCH, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=timeout
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
+from tests.conftest import ORCH
 from tests.support.images import MPI_FLAVOURS
 from tests.support.warm import run_orch
 
@@ -25,7 +25,6 @@ ROOT = "/home/vagrant/orch"
 LOCK = f"{ROOT}/.lock"
 STACK = f"{ROOT}/stacks/current"
 SITE_PACKAGES = f"{STACK}/lib/python3.11/site-packages"
-ORCH = (sys.executable, "-m", "orchestrator.cli.main")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,8 @@ import pytest
 
 from orchestrator.load.clusters import local_facts
 from tests.cluster import lab
-from tests.cluster.sites import ORCH, SITE_PACKAGES, Site, run_on
+from tests.cluster.sites import SITE_PACKAGES, Site, run_on
+from tests.conftest import ORCH
 from tests.local.recipes import QA_SETTINGS
 from tests.local.runs import settings_options
 

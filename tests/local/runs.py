@@ -11,13 +11,26 @@ from typing import Any
 
 from orch_node.streams import without_marks
 
-from tests.conftest import orch_environment
+from tests.conftest import ORCH, orch_environment
 from tests.support.ports import free_port
 from tests.support.processes import find_processes
 
 Process = subprocess.CompletedProcess[str]
 Orch = Callable[..., Process]
-ORCH = (sys.executable, "-m", "orchestrator.cli.main")
+# Trains until it is preempted.
+CHECKPOINT_SCRIPT = """
+import time, torch, torch.distributed as dist
+from orch_node import preemption
+print("trains", flush=True)
+step = 0
+while True:
+    step += 1
+    dist.all_reduce(torch.ones(1))
+    time.sleep(0.01 * (1 + dist.get_rank()))
+    if preemption.requested():
+        print("checkpoint", step, flush=True)
+        preemption.end(step)
+"""
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 

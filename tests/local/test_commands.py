@@ -10,8 +10,8 @@ from pathlib import Path
 import pexpect
 import pytest
 
-from tests.conftest import orch_environment
-from tests.local.runs import ORCH, expect_exit, start_orch, wait_for_exit
+from tests.conftest import ORCH, orch_environment
+from tests.local.runs import expect_exit, start_orch, wait_for_exit
 from tests.local.workspaces import Workspace
 from tests.support.processes import find_processes
 from tests.support.waiting import wait_until

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.local.runs import ORCH, Orch, Process, expect_exit, run_in, write_script
+from tests.conftest import ORCH
+from tests.local.runs import Orch, Process, expect_exit, run_in, write_script
 from tests.local.workspaces import Workspace
 from tests.support.files import write_files
 from tests.support.pages import blocks

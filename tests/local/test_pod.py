@@ -26,7 +26,7 @@ from orch_node.streams import without_marks
 from orchestrator.files import LIB, pack_files
 from orchestrator.load.clusters import local_facts
 from tests.conftest import HOSTILE_TEXTS
-from tests.local.runs import Process, expect_exit, write_script
+from tests.local.runs import CHECKPOINT_SCRIPT, Process, expect_exit, write_script
 from tests.support.kubernetes_plans import REQUEST, containers, make_plan, objects
 from tests.support.ports import free_port
 from tests.support.projects import FILES, write_project
@@ -46,19 +46,6 @@ value = torch.tensor([float(dist.get_rank())])
 dist.all_reduce(value)
 print("sum", value.item(), "of", dist.get_world_size())
 print(repr(sys.argv[1:]))
-"""
-CHECKPOINT_SCRIPT = """
-import time, torch, torch.distributed as dist
-from orch_node import preemption
-step = 0
-while True:
-    step += 1
-    dist.all_reduce(torch.ones(1))
-    time.sleep(0.02)
-    if preemption.requested():
-        preemption.end(step)
-    if step == 1:
-        print("trains", flush=True)
 """
 SLEEP_SCRIPT = "import time\ntime.sleep(90)"
 # Settings of a pod whose backend is ccl.

@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.conftest import require_program
-from tests.local.runs import ORCH, expect_exit, run_in, write_script
+from tests.conftest import ORCH, require_program
+from tests.local.runs import expect_exit, run_in, write_script
 
 CALLS = "rename,renameat,renameat2,fsync"
 STRACE = ("strace", "-f", "-y", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", f"trace={CALLS}")

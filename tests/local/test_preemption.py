@@ -13,24 +13,20 @@ from typing import Any
 from orch_node.preemption import calls_in
 from orch_node.protocol.environment import DEFAULT_SIGNALS, PREEMPT_SIGNAL
 
-from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, start_orch, write_script
+from tests.local.runs import (
+    CHECKPOINT_SCRIPT,
+    Orch,
+    expect_exit,
+    last_run,
+    rank_log,
+    read_events,
+    read_outcome,
+    start_orch,
+    write_script,
+)
 from tests.support.recorded import make_run
 from tests.support.waiting import SECONDS, wait_until
 
-CHECKPOINT_SCRIPT = """
-import os, sys, time
-import torch, torch.distributed as dist
-from orch_node import preemption
-
-step = 0
-while True:
-    step += 1
-    dist.all_reduce(torch.ones(1))
-    time.sleep(0.01 * (1 + dist.get_rank()))
-    if preemption.requested():
-        print("checkpoint", step, flush=True)
-        preemption.end(step)
-"""
 SIGTERM_SCRIPT = """
 import signal, sys, time
 
@@ -68,7 +64,7 @@ def test_all_ranks_of_a_script_stop_at_the_same_step_when_one_is_signalled(tmp_p
     outcome = wait_for_preemption(process, run)
     (step,) = {event["step"] for event in read_events(run, "preempted")}
     assert outcome["problem"] == f"checkpoint at step {step}"
-    assert [rank_log(run, rank) for rank in (0, 1)] == [f"checkpoint {step}\n"] * 2
+    assert [rank_log(run, rank) for rank in (0, 1)] == [f"trains\ncheckpoint {step}\n"] * 2
     assert [event["code"] for event in read_events(run, "exit")] == [75, 75]
 
 
@@ -92,21 +88,10 @@ def test_ranks_agree_about_preemption_once_a_second() -> None:
 
 # `orch stop` without an id.
 
-# Would end with a checkpoint if it were preempted.
-LONG_SCRIPT = """
-import time
-from orch_node import preemption
-print("trains", flush=True)
-for step in range(60_000):
-    time.sleep(0.01)
-    if preemption.requested():
-        preemption.end(step)
-"""
-
 
 def test_stop_selects_the_newest_unfinished_run_and_names_the_others(orch: Orch, tmp_path: Path) -> None:
     planned = make_run(tmp_path / "runs", "20250101-120000-qa-0000", created=1.0, ended=False)
-    expect_exit(orch("train", write_script(tmp_path, LONG_SCRIPT), "--ppn", "1", "--detach"))
+    expect_exit(orch("train", write_script(tmp_path, CHECKPOINT_SCRIPT), "--ppn", "1", "--detach"))
     run = last_run(tmp_path)
     live = run.name
     log = run / "ranks/rank-0.log"

@@ -12,8 +12,8 @@ from pathlib import Path
 import pexpect
 
 from orchestrator.cli.running import QUESTION
-from tests.conftest import orch_environment
-from tests.local.runs import ORCH, Orch, expect_exit, start_orch, write_script
+from tests.conftest import ORCH, orch_environment
+from tests.local.runs import Orch, expect_exit, start_orch, write_script
 from tests.local.workspaces import Workspace
 
 SCRIPT = """

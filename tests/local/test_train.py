@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import HOSTILE_TEXTS
+from tests.conftest import HOSTILE_TEXTS, ORCH
 from tests.local.runs import (
-    ORCH,
     Orch,
     carry_out,
     expect_exit,

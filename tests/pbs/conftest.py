@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import report_missing
-from tests.pbs.site import Site, pbs_site
+from tests.pbs.site import Site
 from tests.slurm.runs import CHECKPOINTING, CHECKPOINTING_SCRIPT
+from tests.support.waiting import wait_until
 
 FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
 
@@ -20,10 +21,15 @@ def session_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         pytest.skip("no PBS: set ORCH_PBS to the folder in which OpenPBS is installed")
     if os.getuid() != 0 or shutil.which("nsenter") is None:
         report_missing("the hosts of PBS are namespaces, which need root and nsenter")
-    with pbs_site(tmp_path_factory.mktemp("pbs")) as site:
+    site = Site(Path(os.environ["ORCH_PBS"]), tmp_path_factory.mktemp("pbs"))
+    try:
+        wait_until(site.is_ready, "the server of PBS", 120)
+        site.wait_for_free_nodes()
         shutil.copy(FAULTY, site.home)
         (site.home / CHECKPOINTING).write_text(CHECKPOINTING_SCRIPT)
         yield site
+    finally:
+        site.stop()
 
 
 @pytest.fixture

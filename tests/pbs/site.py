@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.conftest import ORCH
 from tests.support.waiting import wait_until
 
 BOOT = Path(__file__).parent / "boot"
@@ -69,7 +67,7 @@ class Site:
 
     def orch(self, *arguments: str, code: int = 0) -> str:
         """Run orch, check its exit code, and return its standard output."""
-        done = self.run(*orch_command(*arguments))
+        done = self.run(*ORCH, *arguments)
         assert done.returncode == code, done.stdout + done.stderr
         return done.stdout
 
@@ -80,7 +78,7 @@ class Site:
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         """Start `orch train` in the background."""
-        command = self.command(*orch_command("train", *arguments))
+        command = self.command(*ORCH, "train", *arguments)
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
@@ -120,18 +118,3 @@ class Site:
     def stop(self) -> None:
         self.process.terminate()
         self.process.wait(30)
-
-
-def orch_command(*arguments: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "orchestrator.cli.main", *arguments)
-
-
-@contextmanager
-def pbs_site(folder: Path) -> Iterator[Site]:
-    site = Site(Path(os.environ["ORCH_PBS"]), folder)
-    try:
-        wait_until(site.is_ready, "the server of PBS", 120)
-        site.wait_for_free_nodes()
-        yield site
-    finally:
-        site.stop()

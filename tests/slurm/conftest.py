@@ -10,7 +10,7 @@ import pytest
 
 from tests.slurm.laptop import NAME, Laptop
 from tests.slurm.runs import CHECKPOINTING, CHECKPOINTING_SCRIPT, UNTIL_FINISH, UNTIL_FINISH_SCRIPT
-from tests.slurm.site import Site, slurm_site
+from tests.slurm.site import Site
 from tests.support.images import require_docker, run_program
 
 FAULTY = Path(__file__).parents[1] / "cluster" / "programs" / "faulty.py"
@@ -33,8 +33,12 @@ def open_to_others(folder: Path) -> Path:
 
 def start_site(factory: pytest.TempPathFactory, name: str, *, strict: bool = False) -> Iterator[Site]:
     require_docker()
-    with slurm_site(open_to_others(factory.mktemp(name)), build_image(), strict=strict) as site:
+    site = Site(open_to_others(factory.mktemp(name)), build_image(), strict=strict)
+    try:
+        site.start()
         yield site
+    finally:
+        site.stop()
 
 
 def prepare(site: Site) -> Site:

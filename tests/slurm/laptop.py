@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 
 from orchestrator.files import cache_home
-from tests.slurm.site import LOGIN, MODULES, USER, USER_ID, Site, orch_command
+from tests.conftest import ORCH
+from tests.slurm.site import LOGIN, MODULES, USER, USER_ID, Site
 from tests.support.images import run_program
 
 NAME = "cluster"  # of the login node in its ~/.ssh/config
@@ -64,7 +65,7 @@ class Laptop:
             f"-o User={USER} -o IdentitiesOnly=yes",
         }
         return subprocess.Popen(
-            orch_command(*arguments),
+            [*ORCH, *arguments],
             cwd=self.home,
             env=environment,
             text=True,

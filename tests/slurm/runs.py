@@ -7,7 +7,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.slurm.site import LOGIN, USER, Site, orch_command
+from tests.conftest import ORCH
+from tests.slurm.site import LOGIN, USER, Site
 from tests.support.projects import RESULT, write_project
 from tests.support.waiting import wait_until
 from tests.support.wheels import make_wheel
@@ -68,7 +69,7 @@ class BackgroundRun:
         self.site = site
         earlier_runs = set(self.find_runs())
         self.process = subprocess.Popen(
-            site.exec_command(LOGIN, *prefix, *orch_command("train", script, *arguments)),
+            site.exec_command(LOGIN, *prefix, *ORCH, "train", script, *arguments),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -6,10 +6,9 @@ import os
 import secrets
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+from tests.conftest import ORCH
 from tests.support.images import run_program
 from tests.support.waiting import wait_until
 
@@ -144,7 +143,7 @@ class Site:
 
     def orch(self, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         """Run orch on the login node, check its exit code, and return its output."""
-        done = self.run_on(LOGIN, *orch_command(*arguments))
+        done = self.run_on(LOGIN, *ORCH, *arguments)
         assert done.returncode == code, done.stdout + done.stderr
         return done
 
@@ -178,22 +177,8 @@ class Site:
         """Remove what a test has left: jobs, orch processes, nodes that do not run."""
         for host in NODES:
             subprocess.run(["docker", "start", self.container(host)], capture_output=True)
-        self.run_on(LOGIN, "pkill", "-KILL", "-f", f"^{' '.join(orch_command('train'))}")
+        self.run_on(LOGIN, "pkill", "-KILL", "-f", f"^{' '.join(ORCH)} train")
         self.run_on(LOGIN, "scancel", "--user", USER)
         names = self.stdout_of("sinfo", "--noheader", "--format=%N")
         self.run_on(LOGIN, "scontrol", "update", f"nodename={names}", "state=resume", user="root")
         self.wait_for_idle_nodes()
-
-
-def orch_command(*arguments: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "orchestrator.cli.main", *arguments)
-
-
-@contextmanager
-def slurm_site(folder: Path, image: str, *, strict: bool = False) -> Iterator[Site]:
-    site = Site(folder, image, strict=strict)
-    try:
-        site.start()
-        yield site
-    finally:
-        site.stop()

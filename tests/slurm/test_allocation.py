@@ -6,8 +6,9 @@ import json
 import re
 import shlex
 
+from tests.conftest import ORCH
 from tests.slurm.runs import LONG_RUN, ONE_NODE, TWO_NODES, BackgroundRun, find_row
-from tests.slurm.site import LOGIN, Site, orch_command
+from tests.slurm.site import LOGIN, Site
 from tests.support.waiting import wait_until
 
 ALLOCATE = ("salloc", "--nodes=2", "--exclusive")
@@ -30,7 +31,7 @@ def test_runs_in_an_allocation_are_steps_of_it_unless_they_do_not_fit(site: Site
         *((*TWO_NODES, *options) for options in REFUSED),
         (*ONE_NODE, "--slurm", "allocation=new", "--slurm", "hold", "--detach"),
     )
-    commands = [shlex.join(orch_command("train", "faulty.py", *request)) for request in requests]
+    commands = [shlex.join((*ORCH, "train", "faulty.py", *request)) for request in requests]
     streams = ["" if "--json" in request else " 2>&1" for request in requests]
     script = "".join(f'{command}{stream}; echo "code $?"\n' for command, stream in zip(commands, streams, strict=True))
     done = site.run_on(LOGIN, *ALLOCATE, "sh", "-c", script + LIST_JOBS)

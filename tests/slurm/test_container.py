@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
+from tests.conftest import ORCH
 from tests.slurm.runs import LONG_RUN, TWO_NODES, BackgroundRun, train
-from tests.slurm.site import LOGIN, MOUNTED, USER, Site, orch_command
+from tests.slurm.site import LOGIN, MOUNTED, USER, Site
 from tests.support import images
 from tests.support.projects import ARGUMENTS, RESULT, write_project
 
@@ -64,7 +65,7 @@ def test_project_is_in_the_image(site: Site, folder: str) -> None:
 @pytest.mark.parametrize("launcher", ["srun", "mpirun", "torchrun"])
 def test_ranks_run_in_the_image_without_variables_of_the_user(site: Site, sif: str, launcher: str) -> None:
     (site.home / "system.py").write_text(SYSTEM_SCRIPT)
-    command = orch_command("train", "system.py", *container_options(sif), "--launcher", launcher, "--json")
+    command = (*ORCH, "train", "system.py", *container_options(sif), "--launcher", launcher, "--json")
     done = site.run_on(LOGIN, "env", "LEAK=yes", *command)
     assert done.returncode == 0, done.stdout + done.stderr
     folder = site.home / "runs" / json.loads(done.stdout)["run_id"] / "ranks"

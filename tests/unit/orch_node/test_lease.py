@@ -22,6 +22,7 @@ from orch_node.protocol.record import RunNode
 
 from orchestrator.files import LIB, TRAIN
 from orchestrator.runs import store
+from tests.conftest import ORCH
 from tests.support.files import set_age
 from tests.support.recorded import RUN_RECORD, make_run
 from tests.support.supervised_runs import NODE_PROGRAM, Runs
@@ -196,7 +197,7 @@ def test_other_host_leaves_a_living_run_alone_until_it_stops_it(living_run: Path
     assert json.loads(result.stdout)["ended"] == {}
     assert (living_run / "shm-node0.json").exists()
     assert not (living_run / files.OUTCOME).exists()
-    stop = (sys.executable, "-m", "orchestrator.cli.main", "stop", RUN, "--runs-dir", str(living_run.parent))
+    stop = (*ORCH, "stop", RUN, "--runs-dir", str(living_run.parent))
     pid = supervisor_pid(living_run)
     os.kill(pid, signal.SIGSTOP)
     try:
