@@ -1,13 +1,15 @@
-"""Check that a run whose disk is full ends with that reason, wherever the disk was needed."""
+"""Check that a full disk is the reason of a run's end, and that records survive a power failure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, run_processes, write_script
+from tests.conftest import ORCH, require_program
+from tests.local.runs import Orch, expect_exit, last_run, read_events, read_outcome, run_in, run_processes, write_script
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.support.disks import fill, small_file_system
 
@@ -68,3 +70,31 @@ def test_full_disk_of_a_node_behind_ssh_is_reported(orch: Orch, ssh_node: SshNod
         process = expect_exit(orch("train", "own.py", *INVENTORY, *TWO_RANKS), 1)
     assert "far: " in process.stderr
     assert NO_SPACE in process.stderr
+
+
+CALLS = "rename,renameat,renameat2,fsync"
+STRACE = ("strace", "-f", "-y", "--seccomp-bpf", "-qq", "-e", "signal=none", "-e", f"trace={CALLS}")
+RENAME = re.compile(r'rename\w*\((?:\w+<([^>]*)>, )?"([^"]*)", (?:\w+<[^>]*>, )?"([^"]*)"')
+SYNC = re.compile(r"fsync\(\d+<([^>]*)>")
+
+
+def test_files_are_synced_before_they_are_renamed(tmp_path: Path) -> None:
+    """Trace controller, supervisor, agent and ranks.
+
+    Until fsync() of a file its content may be lost, and until fsync() of its folder its name.
+    """
+    require_program("strace")
+    trace = tmp_path / "trace"
+    train = ("train", write_script(tmp_path), "--ppn", "1", "--launcher", "torchrun", "--backend", "gloo")
+    expect_exit(run_in(tmp_path, *STRACE, "-o", str(trace), *ORCH, *train))
+    lines = trace.read_text(encoding="latin-1").splitlines()
+    synced = [match[1] if (match := SYNC.search(line)) else "" for line in lines]
+    renamed = set()
+    for index, line in enumerate(lines):
+        if match := RENAME.search(line):
+            source, target = (Path(match[1] or tmp_path, name) for name in match.groups()[1:])
+            if target.is_relative_to(tmp_path / "runs"):
+                assert str(source) in synced[:index], source
+                assert str(target.parent) in synced[index:], target
+                renamed.add(target.name)
+    assert renamed >= {"plan.json", "run.json", "layout.json", "supervisor.json", "outcome.json"}

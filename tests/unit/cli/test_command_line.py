@@ -66,7 +66,6 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("provision",), "either an inventory or a target", "orch provision INVENTORY"),
         (("provision", "./empty"), "cannot read inventory empty", "orch init"),
         (("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new"),
-        (("train", "own.py", "--launcher", "mpiexec"), "launcher mpiexec", "There are mpirun, "),
         (("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir"),
         (("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was"),
         (("train", "-m", "package"), "__main__.py, line 1", "Nothing was"),  # syntax-package
@@ -109,12 +108,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("train", "bert-qa", "--stack", "curent"), "", "Did you mean 'current'?"),
         (("train", "bert-qa", "--set", "train_file=none.json"), "file not found", ""),
         (("train", "bert-qa", "--inventory", "locl"), "", "Did you mean 'local'?"),
-        (("train", "bert-qa", "--ppn", "1000"), "--ppn 1000, but node0 has", ""),
-        (("train", "bert-qa", "--nodes", "9"), "--nodes 9, but cluster 'local' has 1 node", ""),
-        (("train", "bert-qa", "--backend", "nccl"), "--backend nccl", ""),
-        (("train", "bert-qa", "--ppn", "1", "--ccl-workers", "1000"), "workers 1000, but a rank on node0 has", ""),
         (("train", "bert-qa", "--backend", "gloo", "--ccl-workers", "1"), "workers 1, but the backend is gloo", ""),
-        (("train", "bert-qa", "--ipex"), "--ipex: stack 'current' has no IPEX", ""),
         (("runs", "show", "nothing", "--runs-dir", "empty"), "There are no runs", ""),
     ):
         error = error_of(*arguments)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from unittest import mock
 
+from orch_node.line_pipes import Pipes
 from orch_node.protocol.events import Started
 from orch_node.protocol.layout import NodeEntry
 from orch_node.supervisor.launcher import LauncherLog
+from orch_node.supervisor.torchrun import await_end
 
 from tests.support.layouts import make_layout
 
@@ -80,3 +83,11 @@ def test_output_of_an_earlier_attempt_is_not_read(tmp_path: Path) -> None:
     (tmp_path / "launcher.log").write_text(INTEL)
     log = LauncherLog(tmp_path / "launcher.log", LAYOUT)
     assert (log.reason(), log.killed_ranks(STARTED)) == ("", [])
+
+
+def test_failure_of_the_last_node_to_end_is_returned() -> None:
+    """Let a node fail right after it was seen running."""
+    polls = iter((None, None, 1))
+    ended, failing = mock.Mock(), mock.Mock()
+    ended.poll.return_value, failing.poll.side_effect = 0, polls.__next__
+    assert await_end({"node0": ended, "node1": failing}, Pipes(), []) == {"node0": 0, "node1": 1}

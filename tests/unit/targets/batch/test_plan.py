@@ -1,4 +1,4 @@
-"""Check the folders that a plan sends to a login node, or expects on the nodes."""
+"""Check the folders that a plan sends to a login node, or expects on the nodes, and the next attempt of a run."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from orchestrator.files import TRAIN, source_files
 from orchestrator.model.facts import Gpu
 from orchestrator.model.recipe import Recipe
 from orchestrator.operations import train
-from orchestrator.planning.plan import Plan, SendFolder, StoreFolder, SubmitScript
-from orchestrator.planning.request import TrainRequest
+from orchestrator.planning.plan import Plan, RunProgram, SendFolder, StoreFolder, SubmitScript
+from orchestrator.planning.request import Resume, TrainRequest
 from orchestrator.targets.batch.pbs import PBS
 from orchestrator.targets.batch.plan import LOGIN, with_size
 from orchestrator.targets.batch.slurm import SLURM
@@ -27,6 +27,8 @@ from orchestrator.targets.execute import execute, packed
 from tests.support import slurm_plans
 from tests.support.environments import make_environment
 from tests.support.files import write_files
+from tests.support.recorded import RUN_RECORD
+from tests.support.slurm_plans import SITE, make_request, make_settings, plan_request
 
 
 def test_sent_folder_is_complete_or_absent(tmp_path: Path) -> None:
@@ -155,3 +157,18 @@ def test_whole_nodes_come_with_all_of_their_memory() -> None:
         (("cpus-per-task=2",), None),  # shared
     ):
         assert with_size(slurm_plans.slurm_settings(None, options, {})).options.get("mem") == memory
+
+
+RESUME = Resume(record=RUN_RECORD, state="stopped")
+
+
+def test_next_attempt_is_another_job_in_the_same_folder() -> None:
+    site, request = replace(SITE, resume=RESUME), make_request({"nodes": 2})
+    prepare, submit = plan_request(request, run_paths=site).steps
+    assert isinstance(prepare, RunProgram)
+    assert prepare.command[1:] == (f"{SITE.train}/node.py", "prepare-attempt", SITE.run_dir, "slurm-job.json")
+    assert isinstance(submit, SubmitScript)
+    assert submit.run_dir == SITE.run_dir
+    assert '"--first-attempt=2"' in submit.script
+    *_, prepare, submit = plan_request(request, make_settings(login="login1"), run_paths=site).steps
+    assert (prepare.command[0], prepare.nodes) == ("python3", submit.nodes), "prepared on the login node"
