@@ -12,6 +12,8 @@ import signal
 import socket
 import sys
 
+FILES = "/proc/self/fd"
+
 
 def main(path: str, argv: list[str]) -> int:
     """Return the exit code of the program, or the negative number of the signal that ended it."""
@@ -28,16 +30,8 @@ def main(path: str, argv: list[str]) -> int:
 
 
 def open_files() -> list[int]:
-    """Return the numbers of all open files."""
-    return [number for number in map(int, os.listdir("/proc/self/fd")) if is_open(number)]
-
-
-def is_open(number: int) -> bool:
-    try:
-        os.fstat(number)
-    except OSError:
-        return False
-    return True
+    """Return the numbers of all open files, without that of the listing itself."""
+    return [int(number) for number in os.listdir(FILES) if os.path.exists(f"{FILES}/{number}")]
 
 
 if __name__ == "__main__":

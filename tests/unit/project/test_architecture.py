@@ -69,18 +69,10 @@ def relative(path: Path, top: Path = ROOT) -> str:
     return path.relative_to(top).as_posix()
 
 
-def layer_of(name: str) -> str | None:
-    """Return the package or file directly in orchestrator/ that an import names."""
-    top, *submodules = name.split(".")
-    return submodules[0] if top == "orchestrator" and submodules and submodules[0] in LAYERS else None
-
-
 def imports_of_upper_layers(path: Path) -> set[str]:
     layer = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    if layer == "__init__":
-        return set()
-    level = LAYERS.index(layer)
-    return {name for name in imported_names(path) if (target := layer_of(name)) and LAYERS.index(target) < level}
+    upper = LAYERS[: LAYERS.index(layer)] if layer != "__init__" else ()
+    return {name for name in imported_names(path) if name.startswith("orchestrator.") and name.split(".")[1] in upper}
 
 
 def test_imports_go_down_the_layers() -> None:
