@@ -523,7 +523,13 @@ SEPARATE_MODELS = {
     "head-outside": "ddp = DDP(model); torch.manual_seed(rank); head = torch.nn.Linear(1, 1)\n"
     "steps(lambda x: head(ddp(x)), torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1))",
 }
+HSDP = (
+    "from torch.distributed.fsdp import fully_shard\nfrom torch.distributed.device_mesh import init_device_mesh\n"
+    "fully_shard(model, mesh=init_device_mesh('cpu', (2, 1), mesh_dim_names=('replicas', 'shards')))\n"
+    "steps(model, torch.optim.AdamW(model.parameters()))"
+)
 UNEQUAL_START = {
+    "replicas-of-shards": f"torch.manual_seed(rank); model = torch.nn.Linear(6, 1)\n{HSDP}",
     "replaced-weights": "ddp = DDP(model)\nif rank == 0:\n    torch.nn.init.zeros_(model[0].weight)\nsteps(ddp, adam)",
     "last-of-many-weights": "many = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(300)))\n"
     "ddp = DDP(many)\nif rank == 0:\n    torch.nn.init.zeros_(many[-1].weight)\n"
@@ -568,7 +574,7 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
     ({"no-sync": "ddp = DDP(model)\nwith ddp.no_sync():\n    steps(ddp, adam)\ndel ddp"}, {"outside of no_sync()": 1}),
     (ENDED_WITHOUT_RANK_0, {"RankError every rank trains alone: rank 0 has ended": 1}),
     (AVERAGED, {"finished": 2}),
-    (TOGETHER, {"finished": 2, "warning": 0, "comparison of the ranks' weights failed": 0}),
+    ({**TOGETHER, "hsdp": HSDP}, {"finished": 2, "warning": 0, "comparison of the ranks' weights failed": 0}),
     # The rank that trains alone warns while the other one waits.
     (ONE_RANK_STEPS, {"finished": 2, "warning": 1, "comparison of the ranks' weights failed": 0}),
     (SEPARATE_MODELS, {"finished": 2, "differ from those of rank": 1}),

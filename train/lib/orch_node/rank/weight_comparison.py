@@ -9,8 +9,8 @@ is one round trip per rank.
 Weights in a DistributedDataParallel that averages gradients over all ranks must be equal at all times.
 Other weights that started equal and differ may be averaged later (local SGD, federated learning): a
 warning comes first, and an error at the end of the script if they were never averaged. Sharded
-weights are not compared, nor are those of ranks that compute one model together (pipelines, tensor and
-expert parallelism).
+weights are only compared with their replicas. Not compared are those of ranks that compute one model
+together (pipelines, tensor and expert parallelism).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -105,10 +106,11 @@ class State:
 
 @dataclass(frozen=True)
 class WeightRecord:
-    """Some weights of an optimizer: those that a DistributedDataParallel keeps equal, or the other ones."""
+    """Some weights of an optimizer: those that a DistributedDataParallel or DTensor keeps equal, or the other ones."""
 
     key: str  # of the optimizer and of the kind of its weights
     is_shared: bool
+    is_replicated: bool  # as with HSDP
     weights: list[weakref.ref[Any]]
     start: Summary
     is_sharded: bool  # whether the optimizer also has sharded weights, which are not compared
@@ -249,14 +251,16 @@ class WeightComparison(TrainingCheck):
         is_complete = readable and not is_sharded
         has_state, default = is_complete and bool(optimizer.state), -1 if is_complete else UNKNOWN_STEPS
         steps = max((int(state["step"]) for state in states if state.get("step") is not None), default=default)
-        for kind, part in zip(("shared", "other"), divided):
+        replicas = local_replicas(self.torch, all_held)
+        for kind, part in (*zip(("shared", "other"), divided), *replicas.items()):
             if not part and (kind == "shared" or divided[0]):
                 continue  # one exchange shows which ranks have resumed, even if no weights can be compared
             start = summarize(self.torch, part)
             self.kinds[kind, start.shapes] += 1  # some ranks may have further optimizers of other weights
             number = f"later-{record.number}" if record.number else self.kinds[kind, start.shapes]
             key = f"{start.shapes}-{number}-{kind}"
-            record.parts.append(WeightRecord(key, kind == "shared", list(map(weakref.ref, part)), start, is_sharded))
+            references = list(map(weakref.ref, part))
+            record.parts.append(WeightRecord(key, kind == "shared", kind in replicas, references, start, is_sharded))
             state = State(self.rank, start, start, steps, has_state, self.mark_of(key).exists())
             if not record.number:
                 self.check_start(record.parts[-1], state, self.exchange(key, "start", state))
@@ -330,6 +334,8 @@ class WeightComparison(TrainingCheck):
         cause = ""
         if part.is_shared and same_shapes:
             cause = "a DistributedDataParallel keeps them equal"
+        elif part.is_replicated and same_shapes:
+            cause = "they are replicas, which only start equal if every rank sets the same seed"
         elif self.restarted and (state.was_equal or reference.was_equal):
             cause = "they were equal when the run began"
         if state.starts_like(reference):
@@ -471,6 +477,21 @@ def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:
     signs = (positions * 2654435761 >> 16) % 2 * 2 - 1
     sums = torch.zeros(BUCKETS, dtype=torch.float64).index_add_(0, positions % BUCKETS, elements * signs)
     return Summary(shapes, checksum % (1 << 62), tuple(sums.tolist()))
+
+
+def local_replicas(torch: ModuleType, held: Sequence[Any]) -> dict[str, list[Any]]:
+    """Return the local tensors of weights that several ranks hold, as with HSDP, by a name of these ranks."""
+    replicas: dict[str, list[Any]] = {}
+    for weight in held:
+        is_replicated = [placement.is_replicate() for placement in getattr(weight, "placements", ())]
+        position = weight.device_mesh.get_coordinate() if any(is_replicated) else None
+        if position:  # None on a rank outside of the mesh
+            index = tuple(slice(None) if each else number for each, number in zip(is_replicated, position))
+            ranks = weight.device_mesh.mesh[index]
+            name = f"replicas-{zlib.crc32(repr(ranks.tolist()).encode()):08x}"
+            with torch.no_grad():  # to_local() would return a new tensor that has gradients
+                replicas.setdefault(name, []).append(weight.to_local())
+    return {name: part for name, part in replicas.items() if all(weights.is_readable(torch, weight) for weight in part)}
 
 
 def data_parallel_modules(torch: ModuleType) -> list[Any]:
