@@ -29,6 +29,7 @@ def test_messages_of_ssh_are_explained() -> None:
     problem, hint = explain(f"[mpiexec@n1] Error: Unable to run bstrap_proxy on 10.0.0.2 (pid 7)\n{refused}")
     assert problem == f"it cannot start programs on 10.0.0.2 over SSH: {refused}"
     assert "authorized_keys" in hint
+    assert "!requiretty" in explain("sudo: sorry, you must have a tty to run sudo\n")[1]
     assert "no IPv4" in explain("[mpiexec@n1] HYD_sock_get_iface_ip (...): unable to find interface eth0")[0]
 
 
