@@ -17,11 +17,16 @@ from tests.support.processes import find_processes
 
 Process = subprocess.CompletedProcess[str]
 Orch = Callable[..., Process]
+SUM_SCRIPT = """
+import sys, torch, torch.distributed as dist
+value = torch.ones(1)
+dist.all_reduce(value)
+print("sum", value.item(), sys.argv[1:])
+"""
 # Trains until it is preempted.
 CHECKPOINT_SCRIPT = """
 import time, torch, torch.distributed as dist
 from orch_node import preemption
-print("trains", flush=True)
 step = 0
 while True:
     step += 1
@@ -30,6 +35,8 @@ while True:
     if preemption.requested():
         print("checkpoint", step, flush=True)
         preemption.end(step)
+    if step == 1:
+        print("trains", flush=True)  # before the first query, a signal ends a rank at once
 """
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 

@@ -11,16 +11,10 @@ from typing import Any
 
 from orchestrator.files import STANDALONE, TRAIN, State
 from tests.conftest import orch_environment
-from tests.local.runs import write_script
+from tests.local.runs import SUM_SCRIPT, write_script
 
 INVENTORY = ("--inventory", "./lab.yaml")
 TWO_RANKS = ("--ppn", "2", "--backend", "gloo")
-SUM_SCRIPT = """
-import torch, torch.distributed as dist
-value = torch.ones(1)
-dist.all_reduce(value)
-print("sum", value.item())
-"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

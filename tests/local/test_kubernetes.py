@@ -37,7 +37,7 @@ from tests.local.kubernetes_runs import (
     set_pod_status,
     start_run,
 )
-from tests.local.runs import Orch, expect_exit, read_events, run_in, start_orch, wait_for_exit, write_script
+from tests.local.runs import SUM_SCRIPT, Orch, expect_exit, read_events, run_in, start_orch, wait_for_exit, write_script
 from tests.support.kubernetes_api import NAMESPACE, Api, make_client
 from tests.support.kubernetes_http import Handler
 from tests.support.kubernetes_operator import Operator
@@ -46,13 +46,6 @@ from tests.support.ports import free_port
 PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 OTHER_CONTROLLER = ("--inventory", "k8s", "--runs-dir", "elsewhere")
 UNBOUND_CLAIM = "pod has unbound immediate PersistentVolumeClaims"
-SUM_SCRIPT = """
-import sys, torch, torch.distributed as dist
-value = torch.ones(1)
-dist.all_reduce(value)
-print('sum', value.item(), sys.argv[1:])
-"""
-
 
 # Start.
 
