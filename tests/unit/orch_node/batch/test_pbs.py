@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from functools import partial
@@ -68,8 +69,11 @@ def test_cpu_counts_reads_the_cores_of_each_node() -> None:
 def test_a_remote_command_has_input_output_environment_and_exit_code(tmrsh: Path) -> None:
     script = "read line; echo $line $FROM_JOB $PBS_NODENUM; cat; echo end; exit 7"
     command = program.command("pbs", "remote", "localhost", "sh", "-c", script)
-    result = subprocess.run(command, input="one\ntwo\n", capture_output=True, text=True, timeout=60)
-    assert (result.stdout, result.returncode) == ("one setup 1\nend\n", 7), result.stderr
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    os.write(process.stdin.fileno(), b"one\n")
+    assert select.select([process.stdout], [], [], 30)[0], "no output before the end of the command"
+    output, _ = process.communicate(b"two\n", timeout=60)
+    assert (output, process.returncode) == (b"one setup 1\nend\n", 7)
     assert not list(tmrsh.parent.glob(".task-*"))
 
 

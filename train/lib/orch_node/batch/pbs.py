@@ -6,7 +6,7 @@ program needs:
 
 - `node.py pbs tasks NODE FILE...` starts a program on each of several nodes, and lasts until all have ended.
 - `node.py pbs remote NODE COMMAND` starts a command on a node and passes on the first line of standard input, its end,
-  the output of the command after its end, and the exit code; it does so through files in the run's folder.
+  the output of the command and the exit code; it does so through files in the run's folder.
 - `node.py pbs task FILE` is what both start there.
 - `node.py pbs attached COMMAND` starts a launcher on this node so that PBS knows its processes.
 """
@@ -193,6 +193,7 @@ def run_task(argv: list[str]) -> int:
         pipe.write(task.line.encode())
         pipe.flush()
         while child.poll() is None and exists(task.alive):
+            os.fsync(1)  # other hosts see on a shared file system what is written there
             time.sleep(TICK_SECONDS)
     code = child.wait()
     return code if code >= 0 else 128 - code
@@ -207,6 +208,15 @@ def exists(path: str) -> bool:
     return True
 
 
+def copy_output(path: str, position: int) -> int:
+    """Write a file from a position on to standard output; return the position of its end."""
+    with open(path, "rb") as file:  # opened each time, as in exists()
+        file.seek(position)
+        position += sys.stdout.buffer.write(file.read())
+    sys.stdout.flush()
+    return position
+
+
 def run_remote(argv: list[str]) -> int:
     """Run a command on a node as if it were here; return its exit code."""
     node, command = argv[0], argv[1:]
@@ -217,13 +227,14 @@ def run_remote(argv: list[str]) -> int:
             env = {**os.environ, NODE: node, CPUS: "0"}
             task = Task(tuple(command), env, os.getcwd(), output.name, line=line, alive=alive.name)
             path = write_task(Path(alive.name).parent, task)
-            remote = start_task(path, node)
+            remote, position = start_task(path, node), 0
             while remote.poll() is None:
+                position = copy_output(output.name, position)
                 if select.select([0], [], [], TICK_SECONDS)[0] and not os.read(0, 1 << 16):
                     break
         code = remote.wait()
         path.unlink(missing_ok=True)
-        sys.stdout.buffer.write(Path(output.name).read_bytes())
+        copy_output(output.name, position)
     return code
 
 
