@@ -46,6 +46,8 @@ def main(argv: list[str]) -> int:
     """Start the rank, wait for it, and return the exit code for the launcher."""
     run_dir, command = Path(argv[1]), argv[3:]
     close_listening()
+    if restarts := os.environ.get("ORCH_TORCHRUN_RESTARTS"):  # torchrun's own number differs between nodes
+        os.environ["TORCHELASTIC_RESTART_COUNT"] = restarts
     os.environ["ORCH_EVENTS_FD"] = str(os.dup(1))
     oom_kills = oom_kill_count()
     try:

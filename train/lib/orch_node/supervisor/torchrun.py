@@ -35,6 +35,7 @@ from orch_node.protocol import layout as layouts
 from orch_node.protocol.layout import RunLayout
 from orch_node.reach import remote_command
 
+RESTARTS = "ORCH_TORCHRUN_RESTARTS"  # how often torchrun has restarted the ranks, the same number on all nodes
 END_SECONDS = 8.0  # torchrun gives its workers time; the wrapper 5 s before it kills
 TICK_SECONDS = 0.2
 
@@ -185,7 +186,18 @@ def handler(parameters: Any, key: bytes) -> Any:
 
     bound_store.bind_stores(c10d_rendezvous_backend)
     backend, store = c10d_rendezvous_backend.create_backend(parameters)
-    return dynamic_rendezvous.create_handler(store, SignedBackend(backend, key, RendezvousStateError), parameters)
+    signed = SignedBackend(backend, key, RendezvousStateError)
+    created = dynamic_rendezvous.create_handler(store, signed, parameters)
+    rendezvous = created.next_rendezvous
+
+    def next_rendezvous() -> Any:
+        """Record how often all ranks were restarted; torchrun counts a restart only on the node that has failed."""
+        result = rendezvous()
+        os.environ[RESTARTS] = str(created._state_holder.state.round)
+        return result
+
+    created.next_rendezvous = next_rendezvous
+    return created
 
 
 class SignedBackend:
