@@ -57,8 +57,16 @@ def watch() -> None:
 
 def refuse_groups(*_: Any, **__: Any) -> None:
     """Raise RankError when a process that a rank has started creates a process group."""
-    if parent_size() > 1 and not has_separate_models():
+    if parent_size() > 1 and not has_separate_models() and not saves_checkpoint():
         refuse_group()
+
+
+def saves_checkpoint() -> bool:
+    """Return whether this is a process of torch's async_save(): one of each rank, which form one group."""
+    frame = sys._getframe()
+    while frame.f_back and not frame.f_globals.get("__name__", "").startswith("torch.distributed.checkpoint."):
+        frame = frame.f_back
+    return frame.f_back is not None
 
 
 def begin_scans(rank: int, world_size: int, end: Callable[[RankError], object]) -> None:
