@@ -75,13 +75,18 @@ def mismatches(
     if TORCH not in environment.packages and stack is None:
         names.insert(0, "no_torch")
     values = message_values(environment, stacks) if names else {}
-    findings = [incompatibilities["findings"][name] for name in names]
-    violations = [Finding(**{key: text.format_map(values) for key, text in texts.items()}) for texts in findings]
+    texts = incompatibilities["findings"]
+    violations = [finding_with(texts[name], **values) for name in names]
     violations += incompatible_versions(environment, stacks, incompatibilities)
     if stack is None:
         return tuple(violations)
     reported = {mismatch.subject for mismatch in violations}
-    return (*violations, *(m for m in differences(environment, stack) if m.subject not in reported))
+    return (*violations, *(m for m in differences(environment, stack, texts) if m.subject not in reported))
+
+
+def finding_with(texts: Mapping[str, Any], **values: object) -> Finding:
+    """Return the finding with these texts, in which values replace the names in braces."""
+    return Finding(**{key: text.format_map(values) for key, text in texts.items()})
 
 
 def message_values(env: Environment, stacks: Sequence[Stack]) -> dict[str, object]:
@@ -162,33 +167,20 @@ def incompatible_versions(
         if applies and package not in reported:
             reported.add(package)
             required = reference_stack(env, stacks).requirements[package]
-            yield Finding(
-                subject=package,
-                message=f"{package} {env.version(package)} {entry['problem']}",
-                evidence=entry["evidence"],
-                hint=f"pip install {package}=={required}{entry.get('hint', '')}",
-            )
+            texts, values = incompatibilities["findings"]["incompatible_version"], {"hint": "", **entry}
+            yield finding_with(texts, **values, version=env.version(package), required=required)
 
 
-def differences(env: Environment, stack: Stack) -> Iterator[Finding]:
+def differences(env: Environment, stack: Stack, texts: Mapping[str, Mapping[str, str]]) -> Iterator[Finding]:
     """Yield each package in which the environment differs from the stack."""
     if not stack.runs_on_python(env.python):
-        yield Finding(
-            subject="python",
-            message=f"Python {env.python}, but '{stack.name}' requires {stack.python}",
-            evidence="its wheels exist for these versions only",
-            hint=f"create the environment with Python {stack.python}",
-        )
+        yield finding_with(texts["other_python"], env=env, stack=stack)
     for package, version in stack.requirements.items():
         installed = env.packages.get(package)
         if not same_version(installed, version):
+            values = {"package": package, "installed": installed or "missing", "version": version, "stack": stack}
             no_deps = " --no-deps" if package in stack.without_dependencies else ""
-            yield Finding(
-                subject=package,
-                message=f"{package} is {installed or 'missing'}, should be {version}",
-                evidence=f"stack '{stack.name}' is locked: its versions are known to fit together",
-                hint=f"pip install{no_deps} {package}=={version}",
-            )
+            yield finding_with(texts["other_version"], **values, no_deps=no_deps)
 
 
 def replacement_for_torch(stack: Stack, torch: Version, package: str) -> str:
