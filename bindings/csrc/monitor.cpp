@@ -78,27 +78,6 @@ std::vector<int> peers_of(const CclWork& work) {
   return out;
 }
 
-// Returns why this operation can never complete, or "".
-std::string find_failure(const WorkPtr& work) {
-  const Group& group = work->group();
-  if (work->lane().kind == Lane::receiving && work->lane().peer == kAnyPeer && group.size() > 2)
-    return ""; // a remaining rank may still send; otherwise the timeout applies
-  const auto self = Identity::of_this_process();
-  for (int rank : peers_of(*work))
-    if (group.member(rank).same_host(self) && !group.member(rank).alive())
-      return group.name_ranks({rank}) + " is gone: its process has ended";
-  auto store = group.store();
-  if (!store)
-    return "";
-  return query_store<std::string>("", [store, work]() -> std::string {
-    for (int rank : peers_of(*work))
-      if (store->check({exit_key(rank)}))
-        return work->group().name_ranks({rank}) + " has left the job with exit code " +
-            store->get_to_str(exit_key(rank));
-    return "";
-  });
-}
-
 // Describes which members are not in this collective, as far as the store knows.
 std::string describe_missing_ranks(const WorkPtr& work) {
   auto store = work->group().store();
@@ -161,6 +140,26 @@ void run_monitor() {
 
 void start_monitor() {
   std::thread(run_monitor).detach();
+}
+
+std::string find_failure(const WorkPtr& work) {
+  const Group& group = work->group();
+  if (work->lane().kind == Lane::receiving && work->lane().peer == kAnyPeer && group.size() > 2)
+    return ""; // a remaining rank may still send; otherwise the timeout applies
+  const auto self = Identity::of_this_process();
+  for (int rank : peers_of(*work))
+    if (group.member(rank).same_host(self) && !group.member(rank).alive())
+      return group.name_ranks({rank}) + " is gone: its process has ended";
+  auto store = group.store();
+  if (!store)
+    return "";
+  return query_store<std::string>("", [store, work]() -> std::string {
+    for (int rank : peers_of(*work))
+      if (store->check({exit_key(rank)}))
+        return work->group().name_ranks({rank}) + " has left the job with exit code " +
+            store->get_to_str(exit_key(rank));
+    return "";
+  });
 }
 
 void announce_exit(int status) {

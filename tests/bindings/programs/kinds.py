@@ -121,8 +121,7 @@ def peer_gone() -> None:
     store = dist.distributed_c10d._get_default_store()
     store.set(f"pid/{RANK}", str(os.getpid()))
     peer = int(store.get(f"pid/{PEER}"))
-    # Rarely oneCCL itself reports the reset connection, without the rank, before this backend finds the dead process.
-    run_without_peer(" of group ", lambda: os._exit(0), before=lambda: wait_for_end(peer))
+    run_without_peer("rank 1 (", lambda: os._exit(0), before=lambda: wait_for_end(peer))
 
 
 def wait_for_end(pid: int) -> None:
