@@ -8,6 +8,7 @@ import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from subprocess import PIPE, Popen
 
@@ -53,7 +54,9 @@ def submit(plan: Plan, base: Path) -> RunHandle:
     lock = queued.lock(queue)
     (queue / queued.STOP).unlink(missing_ok=True)
     for name, member in members.items():
-        store.create(member, base / name)
+        folder = base / name
+        # Its record names the nodes of the last attempt, which have its files, until the next one starts.
+        store.create(replace(member, run=store.load(folder).record) if store.exists(folder) else member, folder)
         queued.mark(base / name, queue.name)
         store.forget_end(base / name)
     if plan.project:

@@ -80,6 +80,21 @@ def test_array_survives_its_command_and_is_stopped_as_a_whole(two_hosts: Workspa
     assert {runs_of(two_hosts)[name]["state"] for name in ids} == {"stopped"}
 
 
+def test_resumed_run_of_an_array_keeps_the_events_of_its_last_node(two_hosts: Workspace) -> None:
+    options = (*two_hosts.options, "--array", "seconds=1,600", "--detach", "--json", "--", "--seconds", "{seconds}")
+    ids = json.loads(expect_exit(two_hosts.orch("train", "sweep.py", *options)).stdout)["runs"]
+    wait_until(lambda: [runs_of(two_hosts)[name]["state"] for name in ids] == ["done", "running"], "a free node")
+    expect_exit(two_hosts.orch("stop", ids[1]))
+    assert runs_of(two_hosts)[ids[1]]["nodes"] == ["node1"]
+    expect_exit(two_hosts.orch("resume", ids[1].removesuffix("-1"), "--detach"))
+    begun = two_hosts.lab.hosts[0].folder / "root/runs" / ids[1] / "ranks/rank-0.log"
+    wait_until(begun.exists, "the second attempt on node0")
+    expect_exit(two_hosts.orch("stop", ids[1]))
+    lines = (two_hosts.folder / "runs" / ids[1] / "events.jsonl").read_text().splitlines()
+    launched = [event for event in map(json.loads, lines) if event["event"] == "launched"]
+    assert [(event["attempt"], event["nodes"]) for event in launched] == [(1, ["node1"]), (2, ["node0"])]
+
+
 def test_run_whose_node_is_lost_starts_again_on_another(two_hosts: Workspace) -> None:
     options = (*two_hosts.options, "--array", "lr=1,2,3", "--", "--lr", "{lr}", "--seconds", "20")
     with start_orch(two_hosts.folder, "train", "sweep.py", *options) as process:
