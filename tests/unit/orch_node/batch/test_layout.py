@@ -52,6 +52,9 @@ def test_ranks_get_the_cores_of_the_allocation() -> None:
     files = job_layout.run_files(config, [make_hello(1), make_hello(2), make_hello(3)], {})
     assert files["hostfile"] == "n1:2\nn2:2\n"
     assert json.loads(files["env.json"])["MASTER_ADDR"] == "10.0.0.1"
+    # Jobs that share a node and are not confined to their cores must not all use the same ones.
+    unconfined = [replace(make_hello(number), confined=False) for number in (1, 2)]
+    assert {(rank.cpus, rank.threads) for rank in job_layout.create_layout(config, unconfined).ranks} == {((), 2)}
 
 
 def test_ranks_on_gpus_get_the_cores_near_them() -> None:

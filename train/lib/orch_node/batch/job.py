@@ -208,7 +208,7 @@ def hydra_variables(hellos: list[Hello]) -> dict[str, str]:
 def record_job(system: NodeSystem, run_dir: Path, hellos: Sequence[Hello] = ()) -> None:
     """Record which job this is, which ends older starts of it, and what is special about its nodes."""
     unconfined = [hello.node for hello in hellos if not hello.confined]
-    text = f"{system.title} does not confine jobs to their cores on {fold(unconfined)}; using the first cores"
+    text = f"{system.title} does not confine jobs to their cores on {fold(unconfined)}, so ranks are not bound to cores"
     submission = replace(system.submission(), notes=(text,) if unconfined else ())
     atomic_write.write(run_dir / batch.job_file(system.name), f"{values.render(submission)}\n")
 

@@ -84,7 +84,8 @@ def rank_entry(config: JobConfig, hello: Hello, *, rank: int, local: int) -> lay
         node=hello.node,
         local_rank=local,
         local_world_size=config.ppn,
-        cpus=tuple(core.cpus[0] for core in cores),
+        # Which cores other jobs of the node use is unknown if it does not confine them.
+        cpus=tuple(core.cpus[0] for core in cores) if hello.confined else (),
         threads=len(cores),
         env=local_rank_variables(config.env, local, config.ppn),
     )
