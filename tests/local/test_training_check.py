@@ -528,7 +528,19 @@ HSDP = (
     "fully_shard(model, mesh=init_device_mesh('cpu', (2, 1), mesh_dim_names=('replicas', 'shards')))\n"
     "steps(model, torch.optim.AdamW(model.parameters()))"
 )
+FSDP = "from torch.distributed.fsdp import FullyShardedDataParallel as FSDP, ShardingStrategy\n"
+ONE_SHARD = (
+    f"{FSDP}groups = [dist.new_group([0]), dist.new_group([1])][rank], dist.group.WORLD\n"
+    "shards = FSDP(model, process_group=groups, device_id=torch.device('cpu'),\n"
+    "    sharding_strategy=ShardingStrategy.HYBRID_SHARD, use_orig_params=True)\n"
+    "steps(shards, torch.optim.AdamW(shards.parameters()))"
+)
+NO_SHARD = (
+    f"{FSDP}shards = FSDP(model, sharding_strategy=ShardingStrategy.NO_SHARD, device_id=torch.device('cpu'))\n"
+    "steps(shards, torch.optim.AdamW(shards.parameters()))"
+)
 UNEQUAL_START = {
+    "replicas-without-shards": f"torch.nn.init.normal_(model[0].weight, std=1 + rank)\n{NO_SHARD}",
     "replicas-of-shards": f"torch.manual_seed(rank); model = torch.nn.Linear(6, 1)\n{HSDP}",
     "replaced-weights": "ddp = DDP(model)\nif rank == 0:\n    torch.nn.init.zeros_(model[0].weight)\nsteps(ddp, adam)",
     "last-of-many-weights": "many = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(300)))\n"
@@ -566,7 +578,10 @@ PARTLY_SHARDED = {
 }
 # Trainings, and how often the output of both ranks contains some texts.
 EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
-    (ENDED_AT_THIRD_STEP, {"RankError the ranks do not train one model: after 3 ": 1}),
+    (
+        {**ENDED_AT_THIRD_STEP, "fsdp-averages-nothing": ONE_SHARD},
+        {"RankError the ranks do not train one model: after 3 ": 1},
+    ),
     (
         ENDED_AT_END,
         {"unless they are averaged later, every rank trains alone": 1, "RankError every rank trained alone": 1},
@@ -574,7 +589,10 @@ EXPECTED: list[tuple[dict[str, str], dict[str, int]]] = [
     ({"no-sync": "ddp = DDP(model)\nwith ddp.no_sync():\n    steps(ddp, adam)\ndel ddp"}, {"outside of no_sync()": 1}),
     (ENDED_WITHOUT_RANK_0, {"RankError every rank trains alone: rank 0 has ended": 1}),
     (AVERAGED, {"finished": 2}),
-    ({**TOGETHER, "hsdp": HSDP}, {"finished": 2, "warning": 0, "comparison of the ranks' weights failed": 0}),
+    (
+        {**TOGETHER, "hsdp": HSDP, "no-shard": NO_SHARD},
+        {"finished": 2, "warning": 0, "comparison of the ranks' weights failed": 0},
+    ),
     # The rank that trains alone warns while the other one waits.
     (ONE_RANK_STEPS, {"finished": 2, "warning": 1, "comparison of the ranks' weights failed": 0}),
     (SEPARATE_MODELS, {"finished": 2, "differ from those of rank": 1}),

@@ -20,7 +20,7 @@ import sys
 import weakref
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -106,7 +106,7 @@ class State:
 
 @dataclass(frozen=True)
 class WeightRecord:
-    """Some weights of an optimizer: those that a DistributedDataParallel or DTensor keeps equal, or the other ones."""
+    """Some weights of an optimizer: those that a DistributedDataParallel or FSDP keeps equal, or the other ones."""
 
     key: str  # of the optimizer and of the kind of its weights
     is_shared: bool
@@ -292,6 +292,9 @@ class WeightComparison(TrainingCheck):
         reference = self.exchange(part.key, f"updated/{record.steps}", state)
         # Ranks may have made different numbers of later optimizers.
         if (not record.number or state.starts_like(reference)) and self.moved_apart(state, reference, held, steps):
+            if part.is_replicated:
+                cause = "they are replicas (FSDP averages nothing if a group of shards has one rank)"
+                self.end_alone(reference, cause, steps)
             self.check_apart(record, part, state, reference, steps)
         if part.is_shared and (record.index, record.steps) == (0, COMPARED_STEP):
             self.check_data(state, reference, f"{record.steps} steps")
@@ -335,7 +338,7 @@ class WeightComparison(TrainingCheck):
         if part.is_shared and same_shapes:
             cause = "a DistributedDataParallel keeps them equal"
         elif part.is_replicated and same_shapes:
-            cause = "they are replicas, which only start equal if every rank sets the same seed"
+            cause = "they are replicas, which start equal with the same seed on all ranks or sync_module_states=True"
         elif self.restarted and (state.was_equal or reference.was_equal):
             cause = "they were equal when the run began"
         if state.starts_like(reference):
@@ -480,18 +483,33 @@ def summarize(torch: ModuleType, held: Sequence[Any]) -> Summary:
 
 
 def local_replicas(torch: ModuleType, held: Sequence[Any]) -> dict[str, list[Any]]:
-    """Return the local tensors of weights that several ranks hold, as with HSDP, by a name of these ranks."""
+    """Return the local parts of weights that several ranks hold, as with HSDP, by a name of these ranks."""
     replicas: dict[str, list[Any]] = {}
+    for ranks, weight in (*dtensor_replicas(torch, held), *fsdp_replicas(torch)):
+        replicas.setdefault(f"replicas-{zlib.crc32(repr(ranks).encode()):08x}", []).append(weight)
+    return {name: part for name, part in replicas.items() if all(weights.is_readable(torch, weight) for weight in part)}
+
+
+def dtensor_replicas(torch: ModuleType, held: Sequence[Any]) -> Iterator[tuple[list[int], Any]]:
+    """Yield the ranks that hold the same part of a DTensor as this one, and that part."""
     for weight in held:
         is_replicated = [placement.is_replicate() for placement in getattr(weight, "placements", ())]
         position = weight.device_mesh.get_coordinate() if any(is_replicated) else None
         if position:  # None on a rank outside of the mesh
             index = tuple(slice(None) if each else number for each, number in zip(is_replicated, position))
-            ranks = weight.device_mesh.mesh[index]
-            name = f"replicas-{zlib.crc32(repr(ranks.tolist()).encode()):08x}"
             with torch.no_grad():  # to_local() would return a new tensor that has gradients
-                replicas.setdefault(name, []).append(weight.to_local())
-    return {name: part for name, part in replicas.items() if all(weights.is_readable(torch, weight) for weight in part)}
+                yield weight.device_mesh.mesh[index].tolist(), weight.to_local()
+
+
+def fsdp_replicas(torch: ModuleType) -> Iterator[tuple[list[int], Any]]:
+    """Yield the ranks that hold the same part of the weights of an FSDP1 module as this one, and that part."""
+    for module in fsdp_modules():
+        group = getattr(module, "_inter_node_pg", None)  # of HYBRID_SHARD
+        if group is None and module.sharding_strategy.name == "NO_SHARD":
+            group = module.process_group
+        weight = getattr(getattr(module, "_handle", None), "flat_param", None)  # torch 2.0 has no _handle
+        if group is not None and weight is not None:
+            yield torch.distributed.get_process_group_ranks(group), weight._local_shard
 
 
 def data_parallel_modules(torch: ModuleType) -> list[Any]:
