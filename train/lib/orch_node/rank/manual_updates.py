@@ -16,6 +16,7 @@ from orch_node.rank import weight_comparison as comparing
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import TrainingCheck, has_separate_models, safely
 from orch_node.rank.hooks import watch_gradients
+from orch_node.rank.parallelism import computes_together, fsdp_modules, shared_weights
 
 KEY = "manual"  # in the place of an optimizer's number
 WARNED_CHANGE = 20  # inner loops of meta-learning are shorter
@@ -119,11 +120,11 @@ class ManualUpdates(TrainingCheck):
             self.count_change(held)
 
     def begin(self, held: list[Any]) -> None:
-        if not self.torch.distributed.is_initialized() or comparing.fsdp_modules():
+        if not self.torch.distributed.is_initialized() or fsdp_modules():
             self.finish()
             return
         self.held, self.samples = held, list(map(weights.sample, held))
-        shared = comparing.shared_weights(self.torch)
+        shared = shared_weights(self.torch)
         for position, weight in enumerate(held):
             self.positions[id(weight) not in shared].append(position)
         self.starts = [comparing.summarize(self.torch, part) for part in self.parts()]
@@ -160,7 +161,7 @@ class ManualUpdates(TrainingCheck):
         for number, part in enumerate(self.parts()):
             state = comparing.State(comparison.rank, self.starts[number], comparing.summarize(self.torch, part))
             reference = comparison.exchange(KEY, f"updated/{number}", state)
-            if comparison.moved_apart(state, reference, part, UPDATES) and not comparing.computes_together(self.torch):
+            if comparison.moved_apart(state, reference, part, UPDATES) and not computes_together(self.torch):
                 self.reference = reference
                 if state.starts_like(reference):  # no parameter has the shape of these weights
                     self.warning = "tensors-apart" if self.parameter_shapes == set() else "apart"
