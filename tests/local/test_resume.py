@@ -59,7 +59,7 @@ def test_run_that_two_commands_resume_at_once_starts_once(orch: Orch, tmp_path: 
     script = write_script(tmp_path, f"import os, time\nassert os.path.exists({str(marker)!r})\ntime.sleep(600)\n")
     expect_exit(orch("train", script), 1)
     marker.touch()
-    commands = [start_orch(tmp_path, "resume", "--detach") for _ in range(2)]
+    commands = [start_orch(tmp_path, "resume", last_run(tmp_path).name, "--detach") for _ in range(2)]
     errors = [command.communicate(timeout=120)[1] for command in commands]
     assert sorted(command.returncode for command in commands) == [0, 2], errors
     assert any(re.search("Another command has resumed|has not ended", error) for error in errors), errors

@@ -82,7 +82,7 @@ def test_damaged_file_of_the_cache_is_found(hub: Hub, tmp_path: Path) -> None:
     folder = Path(str(download(tmp_path, "model", "me/tiny", hub.url)["folder"]))
     for name in ("model.safetensors", "config.json"):
         content = (folder / name).resolve()
-        content.write_bytes(b"x" + content.read_bytes()[1:])
+        content.write_bytes(content.read_bytes()[::-1])
         error = download(tmp_path, "model", "me/tiny", hub.url)
         assert f"{name} is damaged" in str(error["message"])
         assert f"Delete {content}" in str(error["hint"])
