@@ -172,11 +172,10 @@ def is_ignored(path: str, rules: Mapping[str, GitIgnoreSpec]) -> bool:
         path: the path; that of a folder ends with a slash.
         rules: the patterns of each .gitignore by its folder.
     """
-    for folder in sorted(rules, key=len, reverse=True):
-        if path.startswith(f"{folder}/"):
-            included = rules[folder].check_file(path[len(folder) + 1 :]).include
-            if included is not None:
-                return included
+    for folder in map(str, Path(path).parents):
+        included = rules[folder].check_file(path[len(folder) + 1 :]).include if folder in rules else None
+        if included is not None:
+            return included
     return False
 
 
