@@ -193,7 +193,8 @@ def run_task(argv: list[str]) -> int:
         pipe.write(task.line.encode())
         pipe.flush()
         while child.poll() is None and exists(task.alive):
-            os.fsync(1)  # other hosts see on a shared file system what is written there
+            with contextlib.suppress(OSError):  # a full disk does not end the task
+                os.fsync(1)  # other hosts see on a shared file system what is written there
             time.sleep(TICK_SECONDS)
     code = child.wait()
     return code if code >= 0 else 128 - code
