@@ -96,9 +96,13 @@ def bindings_folder(node: Node, facts: Facts, python: str, stack: Stack) -> str:
     fits = bindings is not None and minor(bindings) == torch and facts.python.startswith(f"{version}.")
     if fits and stack.bindings.built_by == "orch" and not user_bindings:
         return f"{node.python.rpartition('/bin/')[0]}/lib/python{version}/site-packages"
-    own = f"torch {facts.packages[TORCH]}, Python {facts.python} and the bindings for ccl {user_bindings or 'none'}"
+    versions = (
+        f"torch {facts.packages[TORCH]}, Python {facts.python} and the bindings for ccl {user_bindings or 'none'}"
+    )
     of_stack = f"{bindings or 'none'} for Python {version}"
-    raise PlanError.about("bindings-for-python", node=node, python=python, own=own, stack=stack, of_stack=of_stack)
+    raise PlanError.about(
+        "bindings-for-python", node=node, python=python, versions=versions, stack=stack, of_stack=of_stack
+    )
 
 
 def check_equal(nodes: Sequence[Node], python: str) -> None:

@@ -94,8 +94,8 @@ class State:
 
     def moved_alike(self, reference: State) -> bool:
         """Return whether both ranks have made the same updates, as with summed gradients, wherever they started."""
-        mine, theirs = ([b - a for a, b in zip(s.start.sums, s.now.sums)] for s in (self, reference))
-        return distance(mine, theirs) < TOLERANCE * max(map(abs, mine), default=0.0)
+        updates, expected = ([b - a for a, b in zip(s.start.sums, s.now.sums)] for s in (self, reference))
+        return distance(updates, expected) < TOLERANCE * max(map(abs, updates), default=0.0)
 
     def moved_apart(self, reference: State) -> bool:
         """Return whether steps from these starts have led to different weights, not only rounded differently."""
@@ -372,7 +372,7 @@ class WeightComparison(TrainingCheck):
         self.has_ddp, same_start = bool(data_parallel_modules(self.torch)), state.starts_like(reference)
         if shared_weights(self.torch) and same_start and not self.has_shared:
             self.end_alone(reference, "there is a DistributedDataParallel, whose weights no optimizer changes", steps)
-        every = [weight for other in record.parts for weight in other.held()]
+        every = [weight for weights_of_kind in record.parts for weight in weights_of_kind.held()]
         reduces = communication.COUNTS.largest_reduction >= largest_size(every)
         if reduces and not same_start and state.moved_alike(reference) and not computes_together(self.torch):
             cause = "all make the same updates"
