@@ -19,9 +19,7 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.cluster
 
 
-def test_provision_makes_a_verified_cluster_whose_secret_is_only_in_its_file(
-    first_provision: tuple[sites.Site, dict[str, Any]],
-) -> None:
+def test_provision_verifies_and_keeps_its_secret_in_a_file(first_provision: tuple[sites.Site, dict[str, Any]]) -> None:
     site, report = first_provision
     assert report["state"] == "done"
     assert f"environment {sites.STACK}" in sites.drift(report)["node0"]

@@ -83,9 +83,7 @@ def ada(site: Site, tmp_path: Path) -> Site:
     return ada_site
 
 
-def test_provision_through_a_jump_host_writes_names_of_nodes_only_with_sudo_password(
-    ada: Site, site: Site, password_file: Path
-) -> None:
+def test_names_of_nodes_behind_a_jump_host_need_a_sudo_password(ada: Site, site: Site, password_file: Path) -> None:
     """Run `provision --dry-run` without a password, with an unreadable one and with the right one."""
     report_without = nodes_by_name(ada.orch("--dry-run", code=1))
     assert "on node0 the name node1 resolves to 127.0.1.1" in report_without["node0"]["problem"]

@@ -126,9 +126,7 @@ def test_processes_on_node1_end_when_node0_dies(site: Site) -> None:
     assert report["seconds"] < 10
 
 
-def test_run_outlives_its_controller_and_connections_and_is_found_by_another_controller(
-    site: Site, tmp_path: Path
-) -> None:
+def test_run_outlives_its_controller_and_connection_and_another_controller_finds_it(site: Site, tmp_path: Path) -> None:
     """Kill the connections of the controller to node0, of the supervisor to the agent of node1, and of hydra to node1.
 
     hydra needs its ssh only to start a proxy, which has its own connection to hydra. The clock of node1 is a minute

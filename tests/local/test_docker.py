@@ -114,9 +114,7 @@ def test_arguments_and_exit_codes_pass_through_the_container_unchanged(image: st
 
 
 @pytest.mark.usefixtures("workspace")
-def test_variables_of_a_file_reach_the_ranks_but_no_listing_and_stop_ends_the_container(
-    image: str, tmp_path: Path
-) -> None:
+def test_variables_of_a_file_reach_ranks_but_no_listing_and_stop_ends_the_container(image: str, tmp_path: Path) -> None:
     (tmp_path / "own env").write_text("APP_TEST_TOKEN=hush $(id) 'x'\nHERE_ALONE\n")
     workspace = make_workspace(tmp_path, image, "--wait-for-cores", "--image-option", f"env_file={tmp_path}/own env")
     run = start_waiting_run(workspace)

@@ -166,9 +166,7 @@ def test_command_fetches_the_output_of_a_run(orch: Orch, source: Path, tmp_path:
     assert "skipped: passwords: it is a link to /etc/passwd" in expect_exit(orch("fetch", "x"), 1).stderr
 
 
-def test_command_fetches_the_output_folder_of_the_script_arguments(
-    orch: Orch, source: Path, tmp_path: Path, sshd: str
-) -> None:
+def test_output_folder_of_the_script_arguments_is_fetched(orch: Orch, source: Path, tmp_path: Path, sshd: str) -> None:
     make_remote_run(tmp_path, sshd, script_args=[f"--output-dir={source}", "--seed", "1"])
     process = expect_exit(orch("fetch", "x", "--only", "checkpoint-2*", "--only", "*.txt", "--json"))
     assert json.loads(process.stdout)["files"] == 2

@@ -116,9 +116,7 @@ def test_invalid_responses_of_a_node_are_reported(orch: Orch, ssh_node: SshNode,
             assert process.stdout or process.stderr
 
 
-def test_node_whose_record_is_damaged_is_named_and_keeps_no_command_from_the_others(
-    orch: Orch, ssh_node: SshNode, tmp_path: Path
-) -> None:
+def test_node_with_a_damaged_record_is_named_and_ends_no_command(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
     hosts = "".join(f"    {name}:\n      ansible_host: 127.0.0.1\n" for name in ("far", "broken"))
     (tmp_path / "lab.yaml").write_text(f"all:\n  hosts:\n{hosts}")
     (ssh_node.state / "nodes/broken.json").write_text("{")

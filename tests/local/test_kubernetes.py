@@ -179,9 +179,7 @@ def test_wait_limit_does_not_apply_once_ranks_have_started(api: Api, orch: Orch,
     expect_exit(wait())
 
 
-def test_wait_limit_is_measured_by_the_clock_of_the_cluster(
-    api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wait_limit_is_in_cluster_time(api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = start_run(api, orch, tmp_path, "--wait-limit", "600")
     metadata = get_object(api, "pytorchjobs", run.job)["metadata"]
     run.update_job(metadata={**metadata, "creationTimestamp": "2026-01-01T00:00:00Z"})

@@ -91,9 +91,7 @@ def test_printed_role_is_sufficient_for_all_kinds(api: Api, orch: Orch, tmp_path
     assert api.state.used_permissions <= api.state.role
 
 
-def test_printed_role_has_only_rights_that_are_used(
-    api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_role_has_no_unused_right(api: Api, orch: Orch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use all commands; objects of a deleted job exist for a while, as on a real cluster."""
     monkeypatch.setattr(kubernetes_http, "GARBAGE_SECONDS", 10.0)
     del api.state.groups["kubeflow.org"]
@@ -165,9 +163,7 @@ def dry_run_kinds(orch: Orch) -> tuple[list[str], str]:
     return [manifest["kind"] for manifest in plan["objects"]], reason
 
 
-def test_dry_run_without_launcher_uses_a_kind_of_the_cluster_or_reports_its_assumption(
-    api: Api, orch: Orch, tmp_path: Path
-) -> None:
+def test_launcher_of_a_dry_run_is_a_kind_of_the_cluster_or_assumed(api: Api, orch: Orch, tmp_path: Path) -> None:
     expect_exit(orch("train", "bert-qa", *PYTORCHJOB, "--dry-run"))
     assert api.state.requests == [], "a plan for a given launcher needs no cluster"
     kinds, _ = dry_run_kinds(orch)

@@ -42,9 +42,7 @@ raise SystemExit(1)
 """
 
 
-def test_project_of_several_files_trains_in_pods_when_it_is_resumed_in_its_copy_with_changed_code(
-    api: Api, tmp_path: Path, project: Path
-) -> None:
+def test_project_trains_in_pods_and_resumes_in_its_copy_with_new_code(api: Api, tmp_path: Path, project: Path) -> None:
     train = (project / "train.py").read_text()
     (project / "train.py").write_text(FAILING)
     operator, orch = Operator(api), partial(run_orch_in, project)

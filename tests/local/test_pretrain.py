@@ -45,9 +45,7 @@ def test_resumed_training_ends_with_the_same_weights(pretraining_data: Path, und
     assert read_results(tmp_path)["after"] == read_results(undisturbed)["after"]
 
 
-def test_phases_that_run_separately_have_the_losses_of_one_run(
-    pretraining_data: Path, undisturbed: Path, tmp_path: Path
-) -> None:
+def test_separate_phases_have_the_losses_of_one_run(pretraining_data: Path, undisturbed: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     for output_dir, changes in (
         (first, {"phase": 1}),

@@ -42,9 +42,7 @@ def test_preempting_one_rank_stops_all(
     assert checkpoint.name == f"checkpoint-{len(read_metrics(tmp_path))}"
 
 
-def test_run_is_resumed_after_a_rank_was_killed_and_after_preemption(
-    orch: Orch, tmp_path: Path, qa_model: Path
-) -> None:
+def test_run_is_resumed_after_a_killed_rank_and_after_preemption(orch: Orch, tmp_path: Path, qa_model: Path) -> None:
     """Compare the losses with those of two ranks without orch, which nothing has disturbed."""
     settings = {**QA_SETTINGS, "max_steps": 60, "save_steps": 10, "model_name_or_path": str(qa_model)}
     expected = tmp_path / "undisturbed"

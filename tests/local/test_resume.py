@@ -32,9 +32,7 @@ GLOO = ("--backend", "gloo")
 
 
 @pytest.mark.parametrize("options", [(), ("--wait-for-cores",)])
-def test_run_of_this_machine_is_resumed_with_another_number_of_ranks_and_a_changed_script(
-    orch: Orch, tmp_path: Path, options: tuple[str, ...]
-) -> None:
+def test_run_resumes_with_fewer_ranks_and_changed_script(orch: Orch, tmp_path: Path, options: tuple[str, ...]) -> None:
     script = write_script(tmp_path, SCRIPT)
     failed = expect_exit(orch("train", script, "--ppn", "2", *GLOO), 1)
     run = last_run(tmp_path)

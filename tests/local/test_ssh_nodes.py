@@ -88,9 +88,7 @@ def check_list_of_runs(orch: Orch, ssh_node: SshNode) -> None:
     assert process.stderr == ""
 
 
-def test_unknown_and_changed_host_keys_are_reported_and_nothing_is_started(
-    orch: Orch, ssh_node: SshNode, tmp_path: Path
-) -> None:
+def test_unknown_or_changed_host_key_is_named_and_starts_nothing(orch: Orch, ssh_node: SshNode, tmp_path: Path) -> None:
     known_hosts = tmp_path / "ssh/known_hosts"
     name = known_hosts.read_text().split()[0]
     port = json.loads((ssh_node.state / "nodes/far.json").read_text())["connection"]["port"]
@@ -130,9 +128,7 @@ def make_two_records(folder: Path, ssh_config: str) -> Path:
     return remote
 
 
-def test_logs_include_lines_that_only_the_node_has_and_need_no_other_node(
-    orch: Orch, sshd: str, tmp_path: Path
-) -> None:
+def test_logs_have_lines_that_only_the_node_has_and_need_no_other_node(orch: Orch, sshd: str, tmp_path: Path) -> None:
     make_two_records(tmp_path, sshd)
     plan = tmp_path / "runs" / RUN / "plan.json"
     value = json.loads(plan.read_text())

@@ -83,9 +83,7 @@ def roots(workspace: Workspace) -> list[Path]:
     return [host.folder / "root" for host in workspace.lab.hosts]
 
 
-def test_model_and_data_of_a_hub_are_found_by_name_without_network(
-    controller: Workspace, hub: Hub, sources: tuple[str, ...], synced: str
-) -> None:
+def test_synced_names_are_found_offline(controller: Workspace, hub: Hub, sources: tuple[str, ...], synced: str) -> None:
     root = controller.lab.root
     assert f"model me/tiny at {COMMIT[:12]}: " in synced
     assert f"  on the nodes: {root}/hub/models--me--tiny/snapshots/{COMMIT}\n" in synced
@@ -112,9 +110,7 @@ def test_variables_of_the_user_replace_those_of_data_and_caches(controller: Work
     assert command.stdout.count(f"{controller.lab.root}/hub") == 2, command.stdout + command.stderr
 
 
-def test_folder_and_file_of_a_url_are_copied_and_removed_files_deleted(
-    controller: Workspace, hub: Hub, folder: Path, synced: str
-) -> None:
+def test_urls_are_copied_and_removed_files_deleted(controller: Workspace, hub: Hub, folder: Path, synced: str) -> None:
     assert f"data {folder}: 0.0 MB, 3 files\n  on the nodes: {controller.lab.root}/data/set\n" in synced
     in_url = f"data {hub.url}{URL_PATH}: 0.0 MB, 1 file\n  on the nodes: {controller.lab.root}/data/train.jsonl\n"
     assert in_url in synced

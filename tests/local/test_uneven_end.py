@@ -55,9 +55,7 @@ os._exit(0)
     ("launcher", "end", "reason"),
     [("torchrun", "os._exit(0)", "(exit code 0) after 4"), ("mpirun", "ctypes.CDLL(None)._exit(0)", "(exit code 0)")],
 )
-def test_rank_that_exits_in_the_middle_of_its_script_is_the_reason_for_the_failure(
-    orch: Orch, tmp_path: Path, launcher: str, end: str, reason: str
-) -> None:
+def test_rank_that_exits_early_is_the_reason(orch: Orch, tmp_path: Path, launcher: str, end: str, reason: str) -> None:
     script = write_script(tmp_path, EXIT_EARLY.replace("END", end))
     process = expect_exit(orch("train", script, "--ppn", "2", "--launcher", launcher, "--stall-timeout", "150"), 1)
     assert f"failed: node0 rank 1 ended without finishing the script {reason}" in process.stderr

@@ -41,9 +41,7 @@ def own_folders(two_hosts: Workspace) -> Iterator[list[Path]]:
 
 
 @pytest.mark.parametrize("options", [("--launcher", "mpirun"), ("--launcher", "torchrun", "--backend", "gloo")])
-def test_ranks_on_two_hosts_run_on_the_environment(
-    two_hosts: Workspace, environment: Path, options: tuple[str, ...]
-) -> None:
+def test_ranks_on_hosts_use_the_environment(two_hosts: Workspace, environment: Path, options: tuple[str, ...]) -> None:
     cell = two_hosts.train_text(SCRIPT, *options, "--venv", str(environment))
     end = "gloo 2.0 torch.nn.functional None" if "gloo" in options else KERNELS
     assert [cell.printed("RESULT", rank) for rank in (0, 1)] == [f"{environment} {end}"] * 2

@@ -25,9 +25,7 @@ LACKING = "the package orch_kernels is not installed"
         (["as requested"] * 2, "orch", (False, "as requested")),
     ],
 )
-def test_all_ranks_choose_the_same_kernels(
-    problems: list[str | None], recorded: object, expected: tuple[bool, str]
-) -> None:
+def test_ranks_choose_equal_kernels(problems: list[str | None], recorded: object, expected: tuple[bool, str]) -> None:
     assert kernels.choose(problems, recorded) == expected
 
 

@@ -49,9 +49,7 @@ LAYOUTS = [torch.randn, transposed, with_gaps, strided, expanded]
 @pytest.mark.parametrize("first_layout", LAYOUTS)
 @pytest.mark.parametrize("second_layout", LAYOUTS)
 @pytest.mark.parametrize("shape", [(150, 333, 111), (32, 2048, 32), (4096, 2, 1024)])
-def test_products_of_all_layouts_are_those_of_torch_within_rounding(
-    first_layout: Any, second_layout: Any, shape: Any
-) -> None:
+def test_products_of_all_layouts_equal_torch_within_rounding(first_layout: Any, second_layout: Any, shape: Any) -> None:
     rows, inner, columns = shape
     a, b = first_layout(rows, inner), second_layout(inner, columns)
     bias = torch.randn(columns)

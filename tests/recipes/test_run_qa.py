@@ -230,9 +230,7 @@ def test_windows_cover_the_context_and_point_at_the_answer(
     ],
     ids=["spaces", "words", "accent", "accent-at-the-end", "hyphen-at-the-start", "only-a-space"],
 )
-def test_characters_without_a_token_do_not_hide_an_answer(
-    tokenizer: Any, context: str, text: str, expected: str
-) -> None:
+def test_characters_without_a_token_hide_no_answer(tokenizer: Any, context: str, text: str, expected: str) -> None:
     question = make_answerable(context, text, context.index(text))
     (window,) = make_windows([question], tokenizer, max_length=20, stride=2)
     first, last = (window.offsets[window.inputs[name]] or (0, 0) for name in squad.ANSWER)

@@ -84,9 +84,7 @@ def make_environment(root: Path, digest: str, **changes: Any) -> Any:
     return stack.Environment({**params, **changes})
 
 
-def test_incomplete_environment_is_replaced_from_an_index_without_its_password_in_arguments(
-    uv: Path, index: str, tmp_path: Path
-) -> None:
+def test_incomplete_environment_is_replaced_with_no_password_in_argv(uv: Path, index: str, tmp_path: Path) -> None:
     # Without pyvenv.cfg, as after an interrupted removal. The link to another disk is kept.
     env = make_environment(uv, sha256(tmp_path / "served/simple/tiny" / WHEEL), index_url=index)
     (tmp_path / "disk/lib").mkdir(parents=True)

@@ -90,9 +90,7 @@ def test_queue_forgets_an_active_run_whose_folder_was_deleted(tmp_path: Path) ->
     assert queue.active == {}
 
 
-def test_run_is_lost_only_if_its_nodes_were_silent_for_two_polls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_is_lost_only_if_two_polls_get_no_response(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Starting another run may take longer than the nodes of a run may be silent."""
     run = store.load(make_run(tmp_path, "run", ranks=1, nodes=1, ended=False))
     active = {"run": ActiveRun(handle=handle_of(run), nodes=frozenset({"node1"}))}

@@ -65,9 +65,7 @@ def test_invalid_facts_fail_their_node(session: Session, facts: Any) -> None:
     assert recorded(session) is None
 
 
-def test_inventory_whose_path_is_not_utf8_is_read_but_not_provisioned(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_path_that_is_not_utf8_is_read_but_not_provisioned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(tmp_path / name))
     folder = write_files(tmp_path / os.fsdecode(b"\xff"), {"hosts.yml": "all: {hosts: {n1: }}\n"})

@@ -51,9 +51,7 @@ def test_error_is_shown_before_the_ranks_start_again(capsys: pytest.CaptureFixtu
 
 
 @pytest.mark.parametrize(("shown", "is_printed"), [("none", False), ("1", False), ("0", True), ("all", True)])
-def test_warning_is_shown_once_whether_or_not_its_rank_prints_it(
-    shown: str, is_printed: bool, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_warning_of_a_rank_is_shown_once(shown: str, is_printed: bool, capsys: pytest.CaptureFixture[str]) -> None:
     screen = live.Screen(shown)
     for rank in (0, 0, 1):
         screen.show(Warned(rank=rank, text="warning: slow"))

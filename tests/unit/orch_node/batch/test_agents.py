@@ -91,9 +91,7 @@ def test_stranger_that_sends_a_byte_at_a_time_does_not_extend_the_limit(silent_c
 @example(data=b'nonce {"node": "n1"}\n', sizes=[300])
 @example(data=b"\xff\xfe\n", sizes=[300])
 @given(data=st.binary(max_size=300), sizes=st.lists(st.integers(1, 40), min_size=1))
-def test_bytes_without_the_key_admit_no_node(
-    silent_connections: AgentConnections, data: bytes, sizes: list[int]
-) -> None:
+def test_bytes_without_a_key_admit_no_node(silent_connections: AgentConnections, data: bytes, sizes: list[int]) -> None:
     """Close the connection and accept no node, whatever bytes arrive in pieces of whatever sizes."""
     supervisor_end, stranger = socket.socketpair()
     slots = threading.Semaphore(0)

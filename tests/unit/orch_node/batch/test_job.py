@@ -111,9 +111,7 @@ echo "$*" >>requests
 """
 
 
-def test_requeue_is_tried_again_if_the_controller_does_not_respond(
-    run_dir: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_requeue_is_retried_if_the_controller_does_not_respond(run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(system, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(slurm, "REQUEUE_SECONDS", 0.0)
     monkeypatch.chdir(run_dir)

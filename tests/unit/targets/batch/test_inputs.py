@@ -40,9 +40,7 @@ def test_later_settings_win_and_each_source_is_reported(tmp_path: Path) -> None:
     assert "# slurm account: c (requested)" in text
 
 
-def test_a_variable_that_a_job_cannot_have_is_named_and_does_not_stop_other_commands(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_variable_that_a_job_cannot_have_is_named_and_stops_no_other_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SBATCH_NO_KILL", "set")
     with pytest.raises(OrchError, match=r"--slurm no-kill \(SBATCH_NO_KILL\): orch sets"):
         slurm_settings(None, ()).check()

@@ -85,9 +85,7 @@ def test_accounting_of_a_job_and_of_the_steps_of_one_run() -> None:
     assert (record.elapsed_seconds, record.max_rss_bytes) == (60, 2 << 30)
 
 
-def test_sacct_that_does_not_respond_delays_the_end_of_a_run_for_seconds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_silent_sacct_delays_the_end_of_a_run_for_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_program(tmp_path / "sacct", "#!/bin/sh\nexec sleep 60\n")
     write_program(tmp_path / "scontrol", "#!/bin/sh\necho JobId=12 JobState=COMPLETED Restarts=0 RunTime=00:00:13\n")
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")

@@ -122,9 +122,7 @@ def test_clean_cancels_the_jobs_that_hold_nodes_long_after_their_run_has_ended(t
     assert (programs / "cancelled").read_text().split() == ["0", "1", "2"]
 
 
-def test_list_of_runs_names_the_system_that_does_not_respond(
-    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_of_runs_names_a_silent_system(tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = make_run(Path("other"), target="slurm", location={"name": "orch-1", "job": "1"}, ended=False)
     write_program(programs / "squeue", "#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")

@@ -40,9 +40,7 @@ def test_cluster_of_a_pod_is_used_without_a_kubeconfig(tmp_path: Path, monkeypat
     assert (cluster.client.host, cluster.namespace) == ("https://10.0.0.1:443", "team")
 
 
-def test_namespace_of_the_inventory_k8s_is_that_of_the_settings_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_namespace_of_inventory_k8s_is_that_of_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write_kubeconfig(tmp_path / "config", {"server": "http://127.0.0.1:9"}, "token")
     monkeypatch.setenv("KUBECONFIG", str(path))
     (tmp_path / "k8s.toml").write_text('namespace = "nlp"\n')
@@ -51,9 +49,7 @@ def test_namespace_of_the_inventory_k8s_is_that_of_the_settings_file(
     assert target.cluster_of("k8s:vision").namespace == "vision"
 
 
-def test_first_current_context_of_several_kubeconfigs_is_used_as_by_kubectl(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_first_current_context_of_several_kubeconfigs_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, context in (("unset", '""'), ("first", "first"), ("second", "second")):
         path = write_kubeconfig(tmp_path / name, {"server": f"http://{name}:9"}, "token")
         text = path.read_text().replace("current-context: lab", f"current-context: {context}")

@@ -195,9 +195,7 @@ def test_command_runs_on_all_nodes_at_the_same_time(tmp_path: Path) -> None:
     assert [node for node, end in ends.items() if end != 0] == [], "they waited for the last node"
 
 
-def test_logs_of_nodes_are_copied_again_when_they_are_followed_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_logs_of_nodes_are_copied_again_when_followed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = tuple(RunNode(node=node, via=("ssh", "--", node)) for node in ("node0", "node1"))
     run = make_run(tmp_path, "run", ranks=2, nodes=2, ended=False)
     handle, copied = SshHandle(make_sent_record(nodes=nodes), run), []
