@@ -152,10 +152,8 @@ def make_command(function: Callable[..., None], **groups: Group) -> Callable[...
         group_values = {}
         for parameter, group in groups.items():
             options = {name: values.pop(name) for panel in group.panels.values() for name in panel}
-            user_values = {name: value for name, value in options.items() if value is not None}
-            arguments = {
-                name: tuple(value) if isinstance(value, list) else value for name, value in user_values.items()
-            }
+            settings = {name: value for name, value in options.items() if value is not None}
+            arguments = {name: tuple(value) if isinstance(value, list) else value for name, value in settings.items()}
             group_values[parameter] = group.kind(**arguments, **group.fixed)
         function(**group_values, **values)
 

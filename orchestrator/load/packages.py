@@ -58,7 +58,7 @@ def packages_for(requirements: Requirements, nodes: Sequence[Facts], stack: str)
     if not nodes:
         return None
     facts, installed = nodes[0], pins(nodes[0].packages)
-    if all_satisfied(requirements, installed, {**platform_of(facts).markers, PYTHON: facts.python}, stack):
+    if all_met(requirements, installed, {**platform_of(facts).markers, PYTHON: facts.python}, stack):
         return None
     platform = common_platform(nodes)
     lock = resolve(requirements, installed, platform, stack)
@@ -92,7 +92,7 @@ def lock_packages(
         ExecuteError: if uv cannot resolve them.
     """
     name, installed = f"stack '{stack}'", pins(installed)
-    if all_satisfied(requirements, installed, platform.markers, name):
+    if all_met(requirements, installed, platform.markers, name):
         return ""
     lock = resolve(requirements, installed, platform, name, wheels)
     if COMMIT.search(lock):
@@ -124,9 +124,7 @@ def remove_unused(*, dry_run: bool) -> tuple[str, ...]:
     return tuple(map(str, folders))
 
 
-def all_satisfied(
-    requirements: Requirements, installed: Mapping[str, str], markers: dict[str, str], stack: str
-) -> bool:
+def all_met(requirements: Requirements, installed: Mapping[str, str], markers: dict[str, str], stack: str) -> bool:
     """Return whether the stack has all packages that are required directly.
 
     Args:
@@ -374,14 +372,12 @@ def run_uv(*arguments: str, folder: Path, problem: str, find_links: str = "") ->
         ExecuteError: for another error; both with uv's message.
     """
     variables, options = index_settings()
-    environment = {**os.environ, **variables}
-    if links := ",".join(filter(None, [find_links, environment.pop("UV_FIND_LINKS", "")])):
-        environment["UV_FIND_LINKS"] = links
+    env = {**os.environ, **variables}
+    if links := ",".join(filter(None, [find_links, env.pop("UV_FIND_LINKS", "")])):
+        env["UV_FIND_LINKS"] = links
     # -I: `python -m uv` would import a uv.py of the current folder.
     command = [sys.executable, "-I", "-m", "uv", *arguments, *options, "--no-python-downloads", "--color", "never"]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=environment
-    )
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, env=env)
     if not done.returncode:
         return
     message = done.stderr.partition("error: ")[2] or done.stderr

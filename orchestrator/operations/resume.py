@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -124,9 +124,7 @@ def check_unfinished(run: Run) -> None:
         raise RequestError.about("request-elsewhere", run=run)
 
 
-def plan(
-    run: Run, changes: Changes, base: Path, notify: Callable[[str], None], recorded: TrainRequest | None = None
-) -> Plan:
+def plan(run: Run, changes: Changes, base: Path, notify: Notify, recorded: TrainRequest | None = None) -> Plan:
     """Return the plan of the next attempt of a run.
 
     Args:

@@ -285,9 +285,7 @@ def count_nodes(request: TrainRequest, default: int | None, *, limit: int, hint:
 # docs/explanation/performance.md. The number of ranks also decides how many samples a step has, so it stays the user's
 # choice. Other machines were not measured.
 MEASURED_CORES, MEASURED_FLAG = 16, "amx_bf16"
-MEASURED_SPLIT = (
-    "4 ranks of 4 cores trained BERT-base in BF16 1.46 times as fast as 1 of 16 on a node of this kind: --ppn 4"
-)
+MEASURED_SPLIT = "4 ranks of 4 cores trained BERT-base in BF16 1.46 times as fast as 1 of 16 on such a node: --ppn 4"
 
 
 def choose_links(nodes: tuple[Node, ...]) -> Choice[tuple[Link, ...]]:

@@ -156,9 +156,7 @@ def ranked_run(run: Run) -> dict[str, Any]:
 
 def ranking_text(runs: Sequence[Mapping[str, Any]], result: str | None) -> str:
     """Return a table of the runs; the result by which they are ranked comes first."""
-    names = sorted({name for run in runs for name in run["results"]}, key=lambda name: (name != result, name))
+    names = sorted({key for run in runs for key in run["results"]}, key=lambda key: (key != result, key))
     absent = dict.fromkeys(names, ABSENT)
-    rows = [
-        {**absent, **{name: number_text(value, 5) for name, value in run["results"].items()}, **run} for run in runs
-    ]
+    rows = [{**absent, **{key: number_text(value, 5) for key, value in run["results"].items()}, **run} for run in runs]
     return table(rows, ("run", "values", "state", *names))

@@ -75,10 +75,8 @@ class Screen:
         self.console = console()
         phase, detail = (TextColumn(text, markup=False) for text in ("{task.description}", "{task.fields[detail]}"))
         columns = (phase, BarColumn(), MofNCompleteColumn(), detail)
-        is_disabled = not sys.stderr.isatty() or self.console.is_dumb_terminal
-        self.progress = LiveView(
-            *columns, console=self.console, transient=True, redirect_stdout=False, disable=is_disabled
-        )
+        hidden = not sys.stderr.isatty() or self.console.is_dumb_terminal
+        self.progress = LiveView(*columns, console=self.console, transient=True, redirect_stdout=False, disable=hidden)
         self.task = self.progress.add_task("", total=None, visible=False, detail="")
         self.progress.rank_lines = self.rank_lines = RankLines(
             self.print_rank_lines,

@@ -33,10 +33,8 @@ def text(rows: Sequence[RunRow], *, now: float, width: int | None) -> str:
     """
     arguments = different_arguments(rows)
     cells = [{name: cell(value) for name, value in cells_of(row, arguments[row.id], now).items()} for row in rows]
-    has_one_user = len({row.started_by for row in rows}) == 1
-    columns = [
-        name for name in COLUMNS if any(row[name] for row in cells) and not (name == "started_by" and has_one_user)
-    ]
+    one_user = len({row.started_by for row in rows}) == 1
+    columns = [name for name in COLUMNS if any(row[name] for row in cells) and not (name == "started_by" and one_user)]
     folded: list[str] = []
     head, *lines = table(cells, columns).split("\n")
     while width and max(map(len, (head, *lines))) > width and (names := [name for name in FOLDED if name in columns]):

@@ -63,15 +63,13 @@ def known_signatures() -> tuple[Signature, ...]:
     return tuple(replace(item, frame=item.frame.replace("{rendezvous}", rendezvous)) for item in signatures)
 
 
-def explain(
-    log_text: str, *, exception: str = "", all_joined: bool = False, on_gpus: bool = False
-) -> tuple[Finding, ...]:
+def explain(log: str, *, exception: str = "", all_joined: bool = False, on_gpus: bool = False) -> tuple[Finding, ...]:
     """Return a finding for each signature that matches a line, in the order of the signatures.
 
     Only the first signature that matches a line explains it, and each signature explains one line.
 
     Args:
-        log_text: the logs and messages of a failed run.
+        log: the logs and messages of a failed run.
         exception: the traceback that ended the rank, if it is known. Other lines are then not searched
             for errors that scripts often handle.
         all_joined: whether all ranks have joined the process group. What torch warns about while they
@@ -80,7 +78,7 @@ def explain(
     """
     explanations: dict[str, Finding] = {}
     reasons = {line for line, _ in lines_with_frames(exception.rpartition(CONTEXT)[2])}
-    for line, frames in dict.fromkeys(lines_with_frames(log_text)):
+    for line, frames in dict.fromkeys(lines_with_frames(log)):
         if all_joined and TORCH_WARNING.match(line):
             continue
         for signature in known_signatures():

@@ -152,14 +152,12 @@ def shell_problems(env: Environment) -> Iterator[str]:
         yield "libmpi"
 
 
-def incompatible_versions(
-    env: Environment, stacks: Sequence[Stack], incompatibilities: Incompatibilities
-) -> Iterator[Finding]:
+def incompatible_versions(env: Environment, stacks: Sequence[Stack], rules: Incompatibilities) -> Iterator[Finding]:
     """Yield the first known problem of each package with the versions of others."""
     bindings = env.version(BINDINGS)
     intel_bindings = None if bindings is None or built_by_orch(bindings) else bindings
     reported: set[str] = set()
-    for entry in incompatibilities["entries"]:
+    for entry in rules["entries"]:
         package = entry["package"]
         versions = [(env.version(name), specifier) for name, specifier in entry["versions"].items()]
         versions += [(intel_bindings, entry["intel_bindings"])] if "intel_bindings" in entry else []
@@ -167,7 +165,7 @@ def incompatible_versions(
         if applies and package not in reported:
             reported.add(package)
             required = reference_stack(env, stacks).requirements[package]
-            texts, values = incompatibilities["findings"]["incompatible_version"], {"hint": "", **entry}
+            texts, values = rules["findings"]["incompatible_version"], {"hint": "", **entry}
             yield finding_with(texts, **values, version=env.version(package), required=required)
 
 

@@ -151,9 +151,7 @@ def send_folder(
     program = receive_files.command(python)
     further_nodes = [(name, shell_command(program)) for name in nodes[1:]]
     beginning = receive_files.beginning({**head, "nodes": further_nodes})
-    hint = (
-        STORE_HINT if further_nodes else f"Check on {nodes[0]} whether you may write there, and the disk's space (df)."
-    )
+    hint = STORE_HINT if further_nodes else f"Check on {nodes[0]} whether you may write there, and the disk space (df)."
     with packed(folder, paths, beginning) as archive:
         result = connection.capture(program, seconds=STORE_SECONDS, source=archive)
     check_result(result, nodes[0], hint)

@@ -129,13 +129,11 @@ class NodeCommands(Protocol):
     def nodes(self) -> tuple[str, ...]:
         """Return the names of the nodes."""
 
-    def run(
-        self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]
-    ) -> dict[str, int | ExecuteError]:
+    def run(self, argv: tuple[str, ...], receive: Callable[[str, int, bytes], None]) -> dict[str, int | ExecuteError]:
         """Run a command on all nodes in parallel, without input.
 
         Args:
-            command: the program and its arguments.
+            argv: the program and its arguments.
             receive: called by several threads with the node, the descriptor (1 or 2) and a part of the output.
 
         Returns:

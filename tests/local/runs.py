@@ -47,7 +47,7 @@ def expect_exit(process: Process, code: int = 0) -> Process:
     return process
 
 
-def run_torchrun(*arguments: str, **options: Any) -> Process:
+def torchrun(*arguments: str, **options: Any) -> Process:
     """Return two finished ranks of torchrun alone, which abort at times when they exit: gloo of torch 2.13."""
     for _ in range(6):
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", f"--master_port={free_port()}"]

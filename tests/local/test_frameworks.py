@@ -20,7 +20,7 @@ from orchestrator import load
 from orchestrator.planning import launchers
 from tests.conftest import make_spec
 from tests.local.conftest import download_wheels
-from tests.local.runs import SCRIPTS, expect_exit, last_run, rank_log, run_torchrun, write_script
+from tests.local.runs import SCRIPTS, expect_exit, last_run, rank_log, torchrun, write_script
 from tests.local.workspaces import Workspace
 from tests.support.plans import ONE_NODE, TWO_NODES
 from tests.unit.planning.test_accelerate_file import FILE
@@ -345,7 +345,7 @@ LIGHTNING_SCRIPT = SCRIPTS / "with_lightning.py"
 @pytest.fixture(scope="session")
 def torchrun_output(lightning: str) -> dict[int, str]:
     """Return the output of each rank of torchrun with gloo, without orch."""
-    process = run_torchrun(str(LIGHTNING_SCRIPT), "2", "1", lightning, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    process = torchrun(str(LIGHTNING_SCRIPT), "2", "1", lightning, env={**os.environ, "OMP_NUM_THREADS": "1"})
     return {int(rank): text for rank, text in re.findall(r"RANK(\d) (rank .*)", process.stdout)}
 
 

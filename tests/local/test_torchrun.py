@@ -7,16 +7,7 @@ import os
 from pathlib import Path
 
 from tests.conftest import HOSTILE_TEXTS
-from tests.local.runs import (
-    Orch,
-    expect_exit,
-    last_run,
-    rank_log,
-    read_events,
-    read_outcome,
-    run_torchrun,
-    write_script,
-)
+from tests.local.runs import Orch, expect_exit, last_run, rank_log, read_events, read_outcome, torchrun, write_script
 
 TORCHRUN = ("--launcher", "torchrun", "--backend", "gloo")
 # Fails on rank 1 as often as the argument says; a file counts the attempts.
@@ -86,7 +77,7 @@ def test_ranks_have_the_variables_and_results_of_torchrun_and_all_arguments(orch
     for folder in folders:
         folder.mkdir()
     script = write_script(tmp_path, TRAIN)
-    run_torchrun(str(tmp_path / script), str(folders[1]), env=PARENT_ENVIRONMENT)
+    torchrun(str(tmp_path / script), str(folders[1]), env=PARENT_ENVIRONMENT)
     options = ("--ppn", "2", *TORCHRUN, "--kernels", "torch", "-v")
     process = expect_exit(orch("train", script, *options, "--", str(folders[0]), *HOSTILE_ARGUMENTS))
     assert "kernels: torch (" in process.stderr

@@ -246,17 +246,17 @@ def check_image_exists(batch: BatchSettings) -> None:
 
 
 def plan_of_array(
-    request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, run_paths: RunPaths
+    request: TrainRequest, loaded: Inputs, batch: BatchSettings, nodes: RunNodes, paths: RunPaths
 ) -> Plan:
     """Return the plan of an array: one script, each task of which is a run; they differ in their settings."""
     members, planned = load.array_members(request.array, request.array_sample), []
     for number, member in enumerate(members):
         member_request = sweep.request_of(request, member, own_script=loaded.recipe.own_script)
         member_inputs = replace(loaded, settings=load.settings(member_request.settings, loaded.recipe))
-        planned.append(plan_run(member_request, member_inputs, batch, nodes, sweep.run_paths_of(run_paths, number)))
+        planned.append(plan_run(member_request, member_inputs, batch, nodes, sweep.run_paths_of(paths, number)))
     plans = sweep.label_plans(list(zip(members, (plan for plan, _ in planned), strict=True)))
     runs = [(member.label, plan, config) for member, plan, (_, config) in zip(members, plans, planned, strict=True)]
-    step = submit_step(runs, batch, run_paths, sweep.max_active_runs(request.array))
+    step = submit_step(runs, batch, paths, sweep.max_active_runs(request.array))
     sent = dict.fromkeys(step for plan in plans for step in plan.steps)
     return replace(plans[0], steps=(*sent, step), array=tuple(replace(plan, steps=()) for plan in plans))
 

@@ -46,9 +46,7 @@ class Mirror:
         next_attempt: when to connect again.
     """
 
-    def __init__(
-        self, remote: Ssh, run_dir: str, folder: Path, *, ranks: int, notify: Notify = lambda line: None
-    ) -> None:
+    def __init__(self, remote: Ssh, run_dir: str, folder: Path, *, ranks: int, notify: Notify = lambda _: None) -> None:
         self.remote = remote
         self.run_dir = run_dir
         self.folder = folder

@@ -104,10 +104,8 @@ def read(request: TrainRequest, resume: Resume | None = None) -> PodInputs:
         location = location_of(resume.record)
         context, namespace = kubernetes.context or location.context, kubernetes.namespace or location.namespace
         kubernetes = kubernetes.model_copy(update={"context": context, "namespace": namespace})
-    kubeconfigs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
-    loaded = load.inputs(
-        request, image="pods", left_out=map(Path, kubeconfigs.split(os.pathsep)), volume=kubernetes.mount
-    )
+    configs = os.environ.get("KUBECONFIG") or str(Path.home() / ".kube")
+    loaded = load.inputs(request, image="pods", left_out=map(Path, configs.split(os.pathsep)), volume=kubernetes.mount)
     recipe, project = loaded.recipe, loaded.recipe.project
     sent_paths = (
         path

@@ -67,7 +67,7 @@ def delete_other_objects(cluster: KubernetesClient, location: JobLocation, run_i
             delete_checked(cluster, item, run_id)
 
 
-def refusal_of(cluster: KubernetesClient, job: Object) -> str:
+def refusal(cluster: KubernetesClient, job: Object) -> str:
     """Return the newest event about pods of a job that could not be created, or an empty string."""
     try:
         events = [event for reason in REFUSED_PODS for event in cluster.events(f"reason={reason}")]
@@ -121,11 +121,9 @@ def clean(cluster: KubernetesClient, *, dry_run: bool) -> CleanupReport:
     began = time.monotonic()
     objects = list(leftovers(cluster))
     if not dry_run:
-        for leftover in objects:
-            cluster.delete(leftover)
-    descriptions = tuple(
-        f"{run_of(leftover)}: {leftover['kind']} {leftover['metadata']['name']}" for leftover in objects
-    )
+        for item in objects:
+            cluster.delete(item)
+    descriptions = tuple(f"{run_of(item)}: {item['kind']} {item['metadata']['name']}" for item in objects)
     node = NodeCleanup(
         node=cluster.namespace,
         state="left" if dry_run and descriptions else "clean",

@@ -31,14 +31,7 @@ from orchestrator.targets.interface import FetchRequest, NodeCommands, RunHandle
 from orchestrator.targets.kubernetes import names, status, volume
 from orchestrator.targets.kubernetes.client import KubernetesClient, NotThere, Refused, connect
 from orchestrator.targets.kubernetes.local_copy import Position, ReadLine, RunCopy, with_current_time
-from orchestrator.targets.kubernetes.objects import (
-    STOPPED,
-    UNREAD,
-    await_pods_gone,
-    delete_objects,
-    pods_of,
-    refusal_of,
-)
+from orchestrator.targets.kubernetes.objects import STOPPED, UNREAD, await_pods_gone, delete_objects, pods_of, refusal
 from orchestrator.targets.kubernetes.run_record import JobLocation, location_of
 
 RETRY_SECONDS = 1.0
@@ -302,9 +295,9 @@ class KubernetesHandle(RunHandle):
     def report_admission(self, job: dict[str, Any]) -> None:
         """Report pods that are not admitted, and a job that no operator manages."""
         pods = len(self.follower.pods)
-        if pods < len(self.record.nodes) and (refusal := refusal_of(self.cluster, job)):
+        if pods < len(self.record.nodes) and (message := refusal(self.cluster, job)):
             subject = "some of its pods" if pods else "its pods"
-            self.follower.report_once("pods", f"{subject} are not admitted: {refusal}")
+            self.follower.report_once("pods", f"{subject} are not admitted: {message}")
         elif not (pods or job.get("status")) and time.time() - self.copy.began > UNSEEN_SECONDS:
             message = f"no operator has accepted {self.location.job}. Is the operator of its kind running?"
             self.follower.report_once("job", message)

@@ -109,16 +109,14 @@ class SshCommands:
     def nodes(self) -> tuple[str, ...]:
         return tuple(host.node for host in self.programs)
 
-    def run(
-        self, command: tuple[str, ...], receive: Callable[[str, int, bytes], None]
-    ) -> dict[str, int | ExecuteError]:
+    def run(self, argv: tuple[str, ...], receive: Callable[[str, int, bytes], None]) -> dict[str, int | ExecuteError]:
         stop = threading.Event()
 
         def run_on(host: RunNode) -> int:
-            argv = (*self.programs[host], "--", *command)
+            remote = (*self.programs[host], "--", *argv)
             try:
                 with closing(connection_to(host)) as connection:
-                    return connection.relay(argv, lambda stream, part: receive(host.node, stream, part), stop)
+                    return connection.relay(remote, lambda stream, part: receive(host.node, stream, part), stop)
             except ConnectionLost as error:
                 hint = UNREACHABLE_HINT if error.hint == ConnectionLost.default_hint else error.hint
                 raise ExecuteError(error.message, hint=hint) from None

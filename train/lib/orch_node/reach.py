@@ -31,7 +31,7 @@ BY_STEP = "ORCH_BY_STEP"  # a variable with the command of the batch system, wit
 
 
 def share_connections() -> None:
-    """Let launchers use the connections that remote_command() opens with `is_shared`.
+    """Let launchers use the connections that remote_command() opens with `shared`.
 
     The folder of the sockets is in /tmp because the path of a socket is short. Folders that a killed supervisor has
     left are removed.
@@ -62,21 +62,19 @@ def end_sharing() -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def remote_command(
-    node: str, command: Sequence[str], variables: Sequence[str] = (), *, is_shared: bool = False
-) -> list[str]:
+def remote_command(node: str, argv: Sequence[str], variables: Sequence[str] = (), *, shared: bool = False) -> list[str]:
     """Return the command that runs a command on a node. Over ssh, its output follows the start marker.
 
     Args:
         node: the node.
-        command: what to run there.
+        argv: what to run there.
         variables: NAME=VALUE each; ssh does not pass the environment on.
-        is_shared: whether launchers may use the connection while the command runs.
+        shared: whether launchers may use the connection while the command runs.
     """
     if step := os.environ.get(BY_STEP):
-        return [word.replace("{node}", node) for word in shlex.split(step)] + [*command]
-    remote = ["env", *variables, *command] if variables else command
-    sockets = os.environ.get(SOCKETS, "") if is_shared else ""
+        return [word.replace("{node}", node) for word in shlex.split(step)] + [*argv]
+    remote = ["env", *variables, *argv] if variables else argv
+    sockets = os.environ.get(SOCKETS, "") if shared else ""
     options = ["-o", "ControlMaster=auto", "-o", f"ControlPath={sockets}/%C"] if sockets else []
     return ["ssh", "-F", str(SSH_CONFIG), *options, "--", node, shell_command(remote)]
 

@@ -98,10 +98,8 @@ class Evaluator:
 
         scores = score_in_batches(training, model, windows, scores_of, phase)
         by_question = grouped((window_scores.window.question, window_scores) for window_scores in scores)
-        local_predictions = [
-            predict(question, by_question.get(index, []), data) for index, question in enumerate(local_questions)
-        ]
-        parts = ranks.gather(local_predictions)  # rank i % ranks has predicted question i
+        predicted = [predict(question, by_question.get(i, []), data) for i, question in enumerate(local_questions)]
+        parts = ranks.gather(predicted)  # rank i % ranks has predicted question i
         predictions = {
             question.id: Prediction(*parts[index % len(parts)][index // len(parts)])
             for index, question in enumerate(self.questions)

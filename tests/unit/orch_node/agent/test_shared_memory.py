@@ -131,4 +131,4 @@ USER_FILES = "torch_data torch_weights.pt train.npy sem.mine psm_1a2b3c4d ccl_da
 
 def test_segments_are_recognized_by_the_names_that_libraries_give_them() -> None:
     names = [*LIBRARY_SEGMENTS.split(), *USER_FILES.split()]
-    assert [name for name in names if shared_memory.LIBRARY_NAMES.fullmatch(name)] == LIBRARY_SEGMENTS.split()
+    assert [name for name in names if shared_memory.LIBRARIES.fullmatch(name)] == LIBRARY_SEGMENTS.split()

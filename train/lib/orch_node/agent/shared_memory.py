@@ -24,9 +24,7 @@ from orch_node.protocol.outcome import ProcessRecord
 
 SHM = "/dev/shm/"
 # Names by library, as in its source code or binaries, or as seen in /dev/shm.
-LIBRARY_NAMES = re.compile(
-    "|".join(json.loads(Path(__file__).with_name("shared_memory_names.json").read_text()).values())
-)
+LIBRARIES = re.compile("|".join(json.loads(Path(__file__).with_name("shared_memory_names.json").read_text()).values()))
 # OpenMP's registration is neither open nor mapped after the start, but its name has the pid.
 OPENMP_REGISTRATION = re.compile(r"__KMP_REGISTERED_LIB_(\d+)_\d+")
 
@@ -143,7 +141,7 @@ def remove(path: Path, *, dry_run: bool = False) -> Removal:
     removed = {
         name: inode
         for name, inode in segments.items()
-        if name not in in_use and LIBRARY_NAMES.fullmatch(name) and notes.before.get(name) != inode
+        if name not in in_use and LIBRARIES.fullmatch(name) and notes.before.get(name) != inode
         if is_unchanged(name, inode, user)
     }
     for name in removed if not dry_run else ():

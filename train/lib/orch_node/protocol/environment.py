@@ -76,20 +76,18 @@ def user_names(environment: Mapping[str, str]) -> list[str]:
     return environment.get(USER_VARIABLES, "").split()
 
 
-def override(
-    settings: Mapping[str, str], planned: Mapping[str, str], user_settings: Mapping[str, str]
-) -> dict[str, str]:
+def override(settings: Mapping[str, str], planned: Mapping[str, str], user: Mapping[str, str]) -> dict[str, str]:
     """Return what orch sets, overridden by a recipe's variables, those of the user's files, and those of the request.
 
     Args:
         settings: what orch sets for a rank.
         planned: the variables of the run, with those of the recipe and of the request.
-        user_settings: those of the inventory or of a file.
+        user: those of the inventory or of a file.
     """
     recipe = {name: value for name, value in json.loads(planned.get(DEFAULTS, "{}")).items() if name in settings}
     request = {name: planned[name] for name in user_names(planned) if name in planned}
-    names = {*user_settings, *user_names(planned)}
-    return {**settings, **recipe, **user_settings, **request, USER_VARIABLES: " ".join(sorted(names))}
+    names = {*user, *user_names(planned)}
+    return {**settings, **recipe, **user, **request, USER_VARIABLES: " ".join(sorted(names))}
 
 
 def find_reserved(names: Iterable[str]) -> tuple[str, str] | None:

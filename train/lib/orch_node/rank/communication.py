@@ -111,9 +111,7 @@ def measure_calls(torch: ModuleType, names: tuple[str, ...], owner: Any) -> None
         wrap(owner, name, functools.partial(measure, torch, os.getpid(), owner, "reduce" in name))
 
 
-def measure(
-    torch: ModuleType, process: int, owner: Any, is_reduction: bool, first: Any, *args: Any, **kwargs: Any
-) -> None:
+def measure(torch: ModuleType, process: int, owner: Any, reduces: bool, first: Any, *args: Any, **kwargs: Any) -> None:
     if getattr(owner, "_are_we_tracing", lambda: False)():  # as in torch.compile()
         return
     child_processes.check_process(process)
@@ -125,7 +123,7 @@ def measure(
     size = largest_size(torch, tensors)
     COUNTS.largest_exchange = max(COUNTS.largest_exchange, size)
     COUNTS.largest_object = max(COUNTS.largest_object, largest_size(torch, tensors, torch.uint8))
-    if is_reduction:
+    if reduces:
         COUNTS.largest_reduction = max(COUNTS.largest_reduction, size)
 
 

@@ -134,20 +134,18 @@ def sourced_variables(path: str, environ: Mapping[str, str], repair: str) -> dic
     script = next((candidate for candidate in candidates if candidate.is_file()), candidates[0])
     if not script.is_file():
         raise RankError(f"{script} is missing. To repair it: {repair}.")
-    passed = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
+    env = {name: environ[name] for name in PASSED_VARIABLES if name in environ}
     command = ["bash", "--noprofile", "--norc", "-c", SOURCE, "bash", str(script)]
     try:
-        process = subprocess.run(
-            command, env=passed, capture_output=True, stdin=subprocess.DEVNULL, timeout=SOURCE_SECONDS
-        )
-        output = process.stderr.decode(errors="replace").strip()
-        problem = f"exit code {process.returncode}: {output}" if process.returncode else ""
+        done = subprocess.run(command, env=env, capture_output=True, stdin=subprocess.DEVNULL, timeout=SOURCE_SECONDS)
+        output = done.stderr.decode(errors="replace").strip()
+        problem = f"exit code {done.returncode}: {output}" if done.returncode else ""
     except (OSError, subprocess.TimeoutExpired) as error:
         problem = str(error)
     if problem:
         raise RankError(f"{script} could not be sourced: {problem}. To repair it: {repair}.")
-    variables = (entry.partition("=") for entry in process.stdout.decode().split("\0") if entry)
-    return {name: value for name, _, value in variables if passed.get(name) != value and name not in IGNORED_VARIABLES}
+    variables = (entry.partition("=") for entry in done.stdout.decode().split("\0") if entry)
+    return {name: value for name, _, value in variables if env.get(name) != value and name not in IGNORED_VARIABLES}
 
 
 def master_port(planned: str) -> str:

@@ -324,4 +324,4 @@ def agent_command(run_dir: Path, node: str, claims: str, *, is_local: bool) -> l
     """Return the command that starts an agent. All nodes have the interpreter at the same path."""
     command = program.command("agent", str(run_dir), node, claims)
     # Unlike hydra, do not use ssh -q: its output is the reason why a node cannot be reached.
-    return command if is_local else remote_command(node, command, is_shared=True)
+    return command if is_local else remote_command(node, command, shared=True)
