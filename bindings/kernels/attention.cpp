@@ -727,7 +727,8 @@ ORCH_INLINE void load_queries(
       sum = inner_product<T, A>(a, task.gradient.column, b, task.output.column, problem.depth);
     }
     buffers.deltas[i] = sum;
-    buffers.maxima[i] = i < rows ? stats[i] : A(0);
+    // Padding has the exponential 0: that of a large mask would overflow, and infinity times 0 is NaN.
+    buffers.maxima[i] = i < rows ? stats[i] : std::numeric_limits<A>::infinity();
     buffers.inverses[i] = i < rows ? stats[task.stat_rows + i] : A(0);
   }
 }

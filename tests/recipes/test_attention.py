@@ -46,9 +46,8 @@ def with_gradients(output: Any, tensors: list[Any], gradient: Any) -> list[Any]:
 
 
 def largest_error(results: list[Any], expected: list[Any]) -> float:
-    return max(
-        float((a.detach().double() - b.detach().double()).abs().max()) for a, b in zip(results, expected, strict=True)
-    )
+    differences = [a.detach().double() - b.detach().double() for a, b in zip(results, expected, strict=True)]
+    return float(torch.stack([difference.abs().max() for difference in differences]).max())  # NaN if any is NaN
 
 
 def causal(queries: int, keys: int) -> Any:
@@ -66,6 +65,7 @@ SHAPES_AND_MASKS: dict[str, Any] = {
     "by query": ((2, 4, 4, 133, 129, 20), lambda: torch.randn(133, 1)),
     "lowest": ((2, 2, 2, 70, 65, 16), lambda: torch.tensor([[0.0] * 50 + [LOWEST] * 15])),
     "all lowest": ((1, 2, 2, 9, 40, 16), lambda: torch.full((1, 1, 1, 40), LOWEST)),
+    "nearly overflowing": ((1, 2, 2, 9, 40, 16), lambda: torch.full((1, 1, 1, 40), 88.7)),
     "row without keys": ((2, 2, 2, 70, 65, 16), lambda: causal(70, 65).roll((1, 1), (0, 1)) & ROW_WITHOUT_KEYS),
 }
 
