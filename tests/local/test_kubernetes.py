@@ -147,9 +147,8 @@ def test_event_that_comes_long_after_the_last_change_of_its_pod_is_reported(api:
     add_event(api, names[1], "FailedMount", "the server does not respond")
     for _ in names:
         assert handle.poll() is None
-    assert [event.text for event in handle.follower.items.queue] == [
-        "worker-1: FailedMount: the server does not respond"
-    ]
+    (event,) = handle.follower.items.queue
+    assert event.text == "worker-1: FailedMount: the server does not respond"
 
 
 def test_run_that_waits_longer_than_its_limit_is_ended(api: Api, orch: Orch, tmp_path: Path) -> None:

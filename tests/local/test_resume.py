@@ -98,12 +98,10 @@ def test_run_is_resumed_on_another_node_with_changed_code(two_hosts: Workspace) 
 
 
 def test_output_of_an_attempt_that_nobody_followed_is_not_shown_after_a_resume(two_hosts: Workspace) -> None:
-    project = two_hosts.folder / "unseen"
+    project = two_hosts.folder / "late"
     project.mkdir()
     (project / "train.py").write_text(SCRIPT)
-    expect_exit(
-        two_hosts.orch("train", "unseen/train.py", *two_hosts.options, *GLOO, "--project", "unseen", "--detach")
-    )
+    expect_exit(two_hosts.orch("train", "late/train.py", *two_hosts.options, *GLOO, "--project", "late", "--detach"))
     wait_until(lambda: "state: failed" in two_hosts.orch("runs", "show", "last").stdout, "the run has failed")
     (project / "train.py").write_text(f"{SCRIPT}# changed, and not sent")
     resumed = expect_exit(two_hosts.orch("resume"))

@@ -148,16 +148,7 @@ def test_an_array_resumes_only_the_run_that_failed(site: Site) -> None:
     """Let argparse of the script refuse the second value; each run has its own copy of the project."""
     (site.home / "sweep").mkdir(exist_ok=True)
     shutil.copy(FAULTY, site.home / "sweep")
-    options = (
-        *runs.ONE_NODE,
-        "--project",
-        "sweep",
-        "--slurm",
-        "cpus-per-task=1",
-        "--array",
-        "steps=8,none%1",
-        "--json",
-    )
+    options = (*runs.ONE_NODE, "--project=sweep", "--slurm", "cpus-per-task=1", "--array", "steps=8,none%1", "--json")
     done = site.orch("train", "sweep/faulty.py", *options, code=1)
     members = json.loads(done.stdout)["runs"]
     assert [member["state"] for member in members] == ["done", "failed"]

@@ -85,12 +85,10 @@ class WarmServer:
     def start(self) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
         command = [sys.executable, *self.options, str(SERVER), self.kind, f"{self.folder.name}/socket"]
-        environment = {**os.environ, **self.common}
-        self.start_variables = {
-            name: environment.get(name) for name in (*self.common, *VARIABLES_READ_AT_START.split())
-        }
+        env = {**os.environ, **self.common}
+        self.start_variables = {name: env.get(name) for name in (*self.common, *VARIABLES_READ_AT_START.split())}
         with open(f"{self.folder.name}/log", "wb") as log:
-            self.process = subprocess.Popen(command, env=environment, stderr=log)
+            self.process = subprocess.Popen(command, env=env, stderr=log)
         atexit.register(self.end)
 
     def end(self) -> None:

@@ -46,11 +46,9 @@ else:
 def test_sigterm_requests_a_checkpoint_in_a_slurm_step() -> None:
     for variables, output in (({BY_STEP: "srun"}, "checkpoint\npreempted 0\n"), ({}, "stopped -15\n")):
         number = str(int(signal.SIGUSR2))
-        environment = {**os.environ, "PYTHONPATH": str(LIB), PREEMPT_SIGNAL: number, **variables}
+        env = {**os.environ, "PYTHONPATH": str(LIB), PREEMPT_SIGNAL: number, **variables}
         command = [sys.executable, "-c", RANK, "wrapper"]
-        with subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True
-        ) as wrapper:
+        with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True, start_new_session=True) as wrapper:
             assert wrapper.stdout.readline() == "listening\n"
             os.killpg(wrapper.pid, signal.SIGTERM)
             assert wrapper.stdout.read() == output

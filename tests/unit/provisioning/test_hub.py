@@ -47,14 +47,12 @@ def hub() -> Iterator[Hub]:
 
 def download_all(folder: Path, names: list[str], endpoint: str, **variables: str) -> list[dict[str, object]]:
     """Return the results of downloads, named by their kinds and texts, in one new process."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    environment |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "hf"), **variables}
-    process = subprocess.run(
-        [sys.executable, "-c", PROGRAM, *names], env=environment, capture_output=True, text=True, check=False
-    )
-    assert process.returncode == 0, process.stderr
-    assert TOKEN not in process.stdout + process.stderr
-    return [json.loads(line) for line in process.stdout.splitlines()]
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    env |= {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder / "hf"), **variables}
+    done = subprocess.run([sys.executable, "-c", PROGRAM, *names], env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert TOKEN not in done.stdout + done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
 
 
 def download(folder: Path, kind: str, text: str, endpoint: str, **variables: str) -> dict[str, object]:

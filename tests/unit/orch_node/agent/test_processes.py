@@ -81,9 +81,7 @@ def roles(run: Path) -> set[str]:
 
 def test_watchers_of_another_installation_are_recognized(run: Path, other_installation: Path) -> None:
     assert {"supervisor", "agent"} <= roles(run)
-    assert cleanup.clean(cleanup.parse(["clean", str(run.parent), "--dry-run"])).left == {}, (
-        "`orch clean` must not end it"
-    )
+    assert cleanup.clean(cleanup.parse(["clean", str(run.parent), "--dry-run"])).left == {}, "it is not ended"
     shutil.rmtree(other_installation)
     assert {"supervisor", "agent"} <= roles(run), "even after that installation is removed"
 
