@@ -73,7 +73,7 @@ def test_each_variable_that_orch_sets_is_obeyed_or_refused(tmp_path: Path) -> No
         variables = set_by_orch(hosts, *rank_environments(hosts, "--backend", "ccl"))
         variables = {name: value for name, value in variables.items() if name not in names}
         values = user_values(variables) | GLOO_ONLY
-        some = {*["KMP_BLOCKTIME", "GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE", "GLIBC_TUNABLES"]}
+        expected = {"KMP_BLOCKTIME", "GLOO_SOCKET_IFNAME", "CCL_KVS_IFACE", "FI_TCP_IFACE", "GLIBC_TUNABLES"}
         assert expected <= values.keys()
         inventory = {name: value for name, value in values.items() if name < "K"}
         requested = {name: value for name, value in values.items() if name not in inventory}
