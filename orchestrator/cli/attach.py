@@ -46,8 +46,7 @@ def attach(
         screen.note(f"the run continues; to stop it: orch stop {store.cli_arguments(handle.folder)}")
         raise typer.Exit(130) from None
 
-    outcome = watch(handle, screen, as_json=as_json, interrupted=interrupted)
-    raise typer.Exit(outcome.exit_code)
+    raise typer.Exit(watch(handle, screen, as_json=as_json, interrupted=interrupted).exit_code)
 
 
 def stop(

@@ -169,15 +169,13 @@ class Records:
     damaged: dict[str, str] = field(default_factory=dict)
 
 
-def load_records(
-    state: State, selected: Mapping[str, Mapping[str, Any]], all_hosts: Iterable[str], stack: str
-) -> Records:
+def load_records(state: State, selected: Mapping[str, Mapping[str, Any]], hosts: Iterable[str], stack: str) -> Records:
     """Load the records of the selected hosts, and of all hosts if the ssh configuration must be rewritten.
 
     Args:
         state: the state of the inventory.
         selected: the variables of each selected host that is not this machine.
-        all_hosts: all hosts of the inventory.
+        hosts: all hosts of the inventory.
         stack: the stack whose Python runs the ranks.
     """
     rewrite = bool(selected) and not state.ssh_config_is_current()
@@ -194,7 +192,7 @@ def load_records(
         except (RequestError, ValueError) as error:
             damage = error if isinstance(error, DamagedRecord) else DamagedRecord(paths[name], str(error))
             unused = f"{damage.message} (not a host of the inventory: delete the file)"
-            records.damaged[name] = damage.describe() if name in all_hosts else unused
+            records.damaged[name] = damage.describe() if name in hosts else unused
             records.nodes.pop(name, None)
     return records
 

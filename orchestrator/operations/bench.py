@@ -249,8 +249,7 @@ def closed_ports(request: TrainRequest, cluster: Cluster, plan: Plan, notify: No
         if stream == 1 and len(output[node]) < 1 << 20:
             output[node].extend(part)
 
-    ends = commands.run(program, receive)
-    if failed := [node for node, end in ends.items() if end != 0]:
+    if failed := [node for node, end in commands.run(program, receive).items() if end != 0]:
         notify(f"bench: the ports were not checked, because {fold(failed)} cannot run the check")
         return ()
     closed = []

@@ -79,8 +79,7 @@ def environment_of(python: str, *, shell: bool) -> Environment:
         RequestError: if the interpreter does not start.
     """
     program = shutil.which(python) or python
-    prefix = Path(program).parent.parent
-    probe = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(prefix)]
+    probe = [program, "-I", "-S", str(STANDALONE / "facts.py"), str(Path(program).parent.parent)]
     try:
         done = subprocess.run(probe, capture_output=True, text=True, errors="replace")
         reason = (done.stderr.strip() or f"exit code {done.returncode}, without output of Python").splitlines()[-1]

@@ -48,15 +48,13 @@ class Listener:
 class Session:
     """An execution of `orch provision` or `orch sync`, with the results of each node so far."""
 
-    def __init__(
-        self, request: ProvisionRequest, listener: Listener, environment: Mapping[str, str], command: str
-    ) -> None:
+    def __init__(self, request: ProvisionRequest, listener: Listener, env: Mapping[str, str], command: str) -> None:
         """Read the inventory of a request.
 
         Args:
             request: the options of the command.
             listener: receives the progress.
-            environment: of Ansible.
+            env: of Ansible.
             command: the name of the command.
 
         Raises:
@@ -71,7 +69,7 @@ class Session:
         self.state = State.of(self.source)
         self.log = self.state.log(command)
         self.playbooks = Playbooks(
-            inventory=self.source, state=self.state.folder, log=self.log, check=request.dry_run, environment=environment
+            inventory=self.source, state=self.state.folder, log=self.log, check=request.dry_run, environment=env
         )
         self.nodes = {name: NodeReport(node=name) for name in self.hosts}
         self.probes: dict[str, Probe] = {}

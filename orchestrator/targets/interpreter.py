@@ -62,11 +62,9 @@ def user_python(path: str, facts: Facts, bindings: str = "", *, for_gpus: bool =
         bindings: the folder of the bindings that are added to it.
         for_gpus: whether the requested backend is for GPUs.
     """
-    environment = Environment(
-        name=path, python=facts.python, packages=facts.packages, for_gpus=for_gpus or bool(facts.gpus)
-    )
+    env = Environment(name=path, python=facts.python, packages=facts.packages, for_gpus=for_gpus or bool(facts.gpus))
     return UserPython(
-        path=path, bindings=bindings, mismatches=mismatches(environment, load.all_stacks(), load.incompatibilities())
+        path=path, bindings=bindings, mismatches=mismatches(env, load.all_stacks(), load.incompatibilities())
     )
 
 
