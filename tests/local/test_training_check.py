@@ -494,6 +494,10 @@ TOGETHER = {
     "steps(lambda data: model(x + data), torch.optim.SGD([x], 0.1), logged=False); steps(ddp, adam)",
     "weights-in-another-order": "ddp = DDP(model); held = list(model.parameters())\n"
     "steps(ddp, torch.optim.SGD(held[::-1] if rank else held, 0.1))",
+    "layers-of-each-rank": "model = torch.nn.Sequential(torch.nn.Linear(6, 6), torch.nn.Linear(6, 6))\n"
+    "ddp = DDP(model)\ndef share(_):\n    for weight in model.parameters():\n"
+    "        dist.broadcast(weight.data, int(any(weight is w for w in model[1].parameters())))\n"
+    "steps(ddp, torch.optim.SGD(model[rank].parameters(), lr=0.1), after=share)",
     "ignored-weights": "DDP._set_params_and_buffers_to_ignore_for_model(model, ['1.weight', '1.bias'])\n"
     "steps(DDP(model), adam)",
     "copy-for-a-range-test": "import copy; ddp = DDP(model); used = copy.deepcopy(model)\n"

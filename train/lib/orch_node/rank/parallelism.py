@@ -51,25 +51,25 @@ def data_parallel_modules(torch: ModuleType) -> list[Any]:
     return weights.objects_of(torch.nn.parallel.DistributedDataParallel)
 
 
-def ddp_weights(torch: ModuleType) -> tuple[dict[int, int], set[int]]:
+def ddp_weights(torch: ModuleType) -> tuple[dict[int, tuple[str, int]], set[int]]:
     """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks, or leaves out.
 
-    Those of the first kind are returned with their positions.
+    Those of the first kind are returned with their names and positions.
     """
-    shared: dict[int, int] = {}
+    shared: dict[int, tuple[str, int]] = {}
     ignored: set[int] = set()
     for module in data_parallel_modules(torch):
         for name, weight in module.module.named_parameters():
             if name in module.parameters_to_ignore:
                 ignored.add(id(weight))
             elif weight.requires_grad and keeps_equal(torch, module):
-                shared[id(weight)] = len(shared)
+                shared[id(weight)] = name, len(shared)
     return shared, ignored
 
 
-def shared_weights(torch: ModuleType) -> dict[int, int]:
-    """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks, and their positions."""
-    return ddp_weights(torch)[0]
+def shared_weights(torch: ModuleType) -> set[int]:
+    """Return the ids of all weights that a DistributedDataParallel keeps equal on all ranks."""
+    return set(ddp_weights(torch)[0])
 
 
 def keeps_equal(torch: ModuleType, module: Any) -> bool:

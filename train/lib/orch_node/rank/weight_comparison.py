@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 import sys
 import weakref
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -249,29 +250,32 @@ class WeightComparison(TrainingCheck):
         elif len(self.records) < self.recorded:  # one optimizer per round
             self.averages |= communication.COUNTS.largest_exchange >= largest_size(held)
         readable = all(weights.is_readable(self.torch, weight) for weight in held) and not fsdp_modules()
-        divided = self.divide(held) if readable else ([], [])
-        self.has_shared |= bool(divided[0])
+        divided = self.divide(held) if readable else {"other": []}
         states = [state for state in list(optimizer.state.values()) if isinstance(state, dict)]
         is_complete = readable and not is_sharded
         has_state, default = is_complete and bool(optimizer.state), -1 if is_complete else UNKNOWN_STEPS
         steps = max((int(state["step"]) for state in states if state.get("step") is not None), default=default)
         replicas = local_replicas(self.torch, all_held)
-        for kind, part in (*zip(("shared", "other"), divided), *replicas.items()):
-            if not part and (kind == "shared" or divided[0]):
+        for kind, part in (*divided.items(), *replicas.items()):
+            if not part and any(divided.values()):
                 continue  # one exchange shows which ranks have resumed, even if no weights can be compared
+            is_shared = kind.startswith("shared")
+            self.has_shared |= is_shared
             start = summarize(self.torch, part)
             self.kinds[kind, start.shapes] += 1  # some ranks may have further optimizers of other weights
             number = f"later-{record.number}" if record.number else self.kinds[kind, start.shapes]
             key = f"{start.shapes}-{number}-{kind}"
             references = list(map(weakref.ref, part))
-            record.parts.append(WeightRecord(key, kind == "shared", kind in replicas, references, start, is_sharded))
+            record.parts.append(WeightRecord(key, is_shared, kind in replicas, references, start, is_sharded))
             state = State(self.rank, start, start, steps, has_state, self.mark_of(key).exists())
             if not record.number:
                 self.check_start(record.parts[-1], state, self.exchange(key, "start", state))
         self.unequal_start_error = None
 
-    def divide(self, held: list[Any]) -> tuple[list[Any], list[Any]]:
+    def divide(self, held: list[Any]) -> dict[str, list[Any]]:
         """Return the weights of an optimizer that a DistributedDataParallel keeps equal, and those to compare, too.
+
+        The key of the first kind has a checksum of their names: each rank may update other layers of the same shapes.
 
         Weights that it leaves out belong to one rank, such as experts. If one exists, tensors other than parameters
         are inputs, as in adversarial training. Scripts may pass weights in an order that differs between ranks.
@@ -279,7 +283,10 @@ class WeightComparison(TrainingCheck):
         positions, ignored = ddp_weights(self.torch)
         shared = sorted((w for w in held if id(w) in positions), key=lambda weight: positions[id(weight)])
         unshared = [weight for weight in held if id(weight) not in positions and id(weight) not in ignored]
-        return shared, [weight for weight in unshared if not positions or isinstance(weight, self.torch.nn.Parameter)]
+        if positions:
+            unshared = [weight for weight in unshared if isinstance(weight, self.torch.nn.Parameter)]
+        names = zlib.crc32(repr([positions[id(weight)][0] for weight in shared]).encode())
+        return {f"shared-{names:08x}": shared, "other": unshared} if shared else {"other": unshared}
 
     def compare_updated(self, record: OptimizerRecord) -> None:
         """Compare the weights of an optimizer with those of the first rank that has made as many steps with it."""
@@ -361,7 +368,7 @@ class WeightComparison(TrainingCheck):
         """
         if not state.moved_apart(reference) or has_separate_models():
             return False
-        if not shared_weights(self.torch).keys().isdisjoint(map(id, held)):
+        if not shared_weights(self.torch).isdisjoint(map(id, held)):
             self.end_alone(reference, "a DistributedDataParallel holds them", steps)
         return True
 
