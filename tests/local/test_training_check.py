@@ -420,6 +420,7 @@ ENDED_AT_END = {
     "def keep(state, bucket):\n"
     "    future = torch.futures.Future(); future.set_result(bucket.buffer()); return future\n"
     "ddp.register_comm_hook(None, keep); steps(ddp, adam)",
+    "clamped-weights": "steps(model, adam, after=lambda _: model[0].weight.data.clamp_(-0.1, 0.1))",
     "gradients-of-one-layer": "for step in range(5):\n"
     "    adam.zero_grad(); model(torch.rand(4, 6) + rank).sum().backward()\n"
     "    dist.all_reduce(model[0].weight.grad); dist.all_reduce(model[0].bias.grad); adam.step()",

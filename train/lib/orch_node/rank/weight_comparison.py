@@ -184,7 +184,7 @@ class WeightComparison(TrainingCheck):
         record = self.find_record(optimizer)
         is_new = record.steps == 0  # as in each round of federated learning
         suspicion, largest = self.suspicion, communication.COUNTS.largest_exchange
-        if suspicion and (suspicion.has_changed(self.torch) or (is_new and largest >= suspicion.size)):
+        if suspicion and (suspicion.may_average(self.torch) or (is_new and largest >= suspicion.size)):
             self.end_suspicion()
         if is_new and record.number & (record.number - 1) == 0:  # 0 or a power of two
             self.begin_record(record, optimizer)
@@ -218,7 +218,7 @@ class WeightComparison(TrainingCheck):
         if suspicion is None or self.finished or os.getpid() != self.pid or has_separate_models():
             return
         has_reduced = counts.largest_reduction >= suspicion.size and not suspicion.reduces_in_vain
-        if not (has_reduced or counts.largest_object >= suspicion.bytes or suspicion.has_changed(self.torch)):
+        if not (has_reduced or counts.largest_object >= suspicion.bytes or suspicion.may_average(self.torch)):
             self.end_never_averaged(suspicion.reference)
 
     # Steps.
@@ -442,6 +442,7 @@ class Suspicion:
         self.samples: list[Any] = []
         # Whether the script sums such tensors in each step without a change of the weights, as of gradients after it.
         self.reduces_in_vain = True
+        self.changes_always = True  # whether anything but an optimizer has changed the weights after each step
         self.sample()
 
     def sample(self) -> None:
@@ -449,6 +450,15 @@ class Suspicion:
         self.reduces_in_vain &= communication.COUNTS.largest_reduction >= self.size
         communication.COUNTS.reset_largest()
         self.samples = [weights.sample(weight) for weight in self.watched]
+
+    def may_average(self, torch: ModuleType) -> bool:
+        """Return whether the script seems to have averaged the weights since the last sample.
+
+        A change after each step without an exchange is another one, as where weights are clamped.
+        """
+        has_changed = self.has_changed(torch)
+        self.changes_always &= has_changed
+        return has_changed and not (self.changes_always and communication.COUNTS.largest_exchange <= MAX_LOGGED)
 
     def has_changed(self, torch: ModuleType) -> bool:
         """Return whether anything but an optimizer has changed the weights since the last sample.
