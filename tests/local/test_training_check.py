@@ -489,6 +489,8 @@ TOGETHER = {
     "    adam.step()",
     "loss-of-all-ranks": "from torch.distributed.nn import all_gather\nddp = DDP(model)\n"
     "steps(lambda x: torch.cat(all_gather(ddp(x).repeat(1, 9))), adam)",
+    "loss-averaged-before-backward": "import warnings; warnings.simplefilter('ignore'); ddp = DDP(model)\n"
+    "def call(x):\n    loss = ddp(x).pow(2).mean(); dist.all_reduce(loss); return loss / 2\nsteps(call, adam)",
     "different-numbers-of-steps": "ddp = DDP(model)\n"
     "with torch.distributed.algorithms.join.Join([ddp]):\n    steps(ddp, adam, 2 + 5 * rank, logged=False)",
     "inputs-of-each-rank": "ddp = DDP(model); x = torch.zeros(4, 6, requires_grad=True)\n"

@@ -62,6 +62,7 @@ class Counts:
         largest_exchange: elements of the largest tensor in a collective that Python code has called.
         largest_reduction: the same for collectives that reduce.
         largest_object: bytes of the largest pickled object in a collective.
+        losses: scalars with a graph in collectives that Python code has called.
     """
 
     point_to_point: int = 0
@@ -72,6 +73,7 @@ class Counts:
     largest_exchange: int = 0
     largest_reduction: int = 0
     largest_object: int = 0
+    losses: int = 0
 
     def reset_largest(self) -> None:
         self.largest_exchange = self.largest_reduction = self.largest_object = 0
@@ -120,6 +122,8 @@ def measure(torch: ModuleType, process: int, owner: Any, reduces: bool, first: A
     is_differentiated = getattr(first, "requires_grad", False) and torch.is_grad_enabled()
     COUNTS.in_autograd += graph_task() != -1 or is_in_function(torch) or is_differentiated
     tensors = (first, *args, *kwargs.values())
+    items = (item for value in tensors for item in (value if isinstance(value, (list, tuple)) else (value,)))
+    COUNTS.losses += any(torch.is_tensor(item) and item.numel() == 1 and item.grad_fn is not None for item in items)
     size = largest_size(torch, tensors)
     COUNTS.largest_exchange = max(COUNTS.largest_exchange, size)
     COUNTS.largest_object = max(COUNTS.largest_object, largest_size(torch, tensors, torch.uint8))

@@ -19,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from orch_node.events import warn
+from orch_node.rank import communication
 from orch_node.rank import weight_inspection as weights
 from orch_node.rank.checks import RankError, TrainingCheck, describe, safely
 from orch_node.rank.hooks import watch_gradients, watch_steps
@@ -119,7 +120,9 @@ class FirstStepsCheck(TrainingCheck):
         self.backward_calls += 1
         roots = weights.as_list(self.torch, tensors)
         loss = roots[0] if roots and self.backward_calls == 1 and len(self.losses) < MAX_LOSSES else None
-        if loss is not None and loss.numel() == 1 and loss.element_size() >= 4:
+        # One that is averaged over the ranks before the first backward() does not describe the data of this rank.
+        is_local = self.losses or not (communication.COUNTS.losses or communication.COUNTS.in_autograd)
+        if loss is not None and is_local and loss.numel() == 1 and loss.element_size() >= 4:
             self.losses.append(float(loss.detach()))
         if self.backward_calls in ((1,) if self.step else IPEX_BACKWARD_CALLS):
             self.check_ipex_layers()
