@@ -62,10 +62,12 @@ def check_claim(cluster: KubernetesClient, settings: KubernetesSettings, pods: i
     except OrchError as error:
         return finding_of(error, "volume", "unknown")
     modes, phase = claim["spec"].get("accessModes") or [], claim.get("status", {}).get("phase", "Pending")
+    message = f"claim {settings.claim} is {phase}"
     if pods > 1 and "ReadWriteMany" not in modes:
         message = f"claim {settings.claim} is {', '.join(modes)}: pods on several nodes cannot share it"
-        return Finding(subject="volume", message=message, hint="Name another claim with --k8s claim=NAME.")
-    return Finding(subject="volume", severity="ok", message=f"claim {settings.claim} is {phase}")
+    elif phase != "Lost":
+        return Finding(subject="volume", severity="ok", message=message)
+    return Finding(subject="volume", message=message, hint="Name another claim with --k8s claim=NAME.")
 
 
 def check_creation(cluster: KubernetesClient, settings: KubernetesSettings, launcher: str) -> Finding:
