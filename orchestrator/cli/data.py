@@ -17,7 +17,7 @@ from orchestrator.model.cluster import LOCAL
 from orchestrator.operations import train
 from orchestrator.planning.request import TrainRequest
 
-app = App(help="Prepare training data for bert-pretrain.", no_args_is_help=True)
+app = App(help="Prepare training data for bert-pretrain.")
 RECIPE = "bert-data"
 DATA_SETTINGS = ("kind", "data_dir", "input_file", "input_files")  # that the command makes
 

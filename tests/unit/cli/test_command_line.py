@@ -62,6 +62,7 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("logs", "--rank"), "Option '--rank' requires an argument.", "logs --help`"),
         (("train", "own.py", "--ppn"), "Option '--ppn' requires an argument.", "train --help`"),
         (("train", "folder.py"), "There is no script 'folder.py'", "Give the path"),
+        (("data",), "Missing command.", "data --help`"),
         (("data", "prepare"), "Missing argument 'text|wikipedia'.", "prepare --help`"),  # choice
         (("provision",), "either an inventory or a target", "orch provision INVENTORY"),
         (("provision", "./empty"), "cannot read inventory empty", "orch init"),
