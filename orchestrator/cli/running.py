@@ -32,13 +32,14 @@ CHECK_SECONDS = 2.0  # between two checks whether the run has ended, while its u
 FORCE_HINT = "a second Ctrl-C or SIGTERM: end all processes now; --detach starts runs that survive both"
 
 
-def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None:
+def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = (), notes: Sequence[str] = ()) -> None:
     """Print a plan, or start it and watch the run.
 
     Args:
         plan: the plan.
         output: output options.
         resumed: the recorded runs whose next attempts are planned.
+        notes: lines to print, after the project is sent: its hash is planned, and this output may go to a file in it.
 
     Raises:
         typer.Exit: With the run's exit code, when the run has ended.
@@ -46,6 +47,7 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
     if output.show != "0":  # every run has this rank
         check_shown(output.show, len(plan.run.layout))
     if output.dry_run or output.format:
+        print_notes(notes)
         show(plan, output)
         return
     screen, base = live.Screen(of_ranks=output.show, keeps_stdout=output.as_json), output.runs_dir.absolute()
@@ -56,6 +58,7 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
     except KeyboardInterrupt:
         stop_started(plan, base)
         raise
+    print_notes(notes)
     if plan.array:
         follow_array(plan, base, as_json=output.as_json, wait=output.wait)
         return
@@ -80,6 +83,11 @@ def show_or_run(plan: Plan, output: Output, resumed: Sequence[Run] = ()) -> None
 
     ask_at_interrupt(handle, screen)
     end_command(handle, watch(handle, screen, as_json=output.as_json, interrupted=interrupted))
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    for note in notes:
+        print_error(note)
 
 
 def show(plan: Plan, output: Output) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.files import TRAIN
 from orchestrator.targets.connections.connection import Ssh
-from tests.local.runs import Orch, expect_exit, last_run, start_orch
+from tests.local.runs import Orch, expect_exit, last_run, start_orch, wait_for_exit
 from tests.local.ssh_node import INVENTORY, TWO_RANKS, SshNode
 from tests.support.ports import free_port
 from tests.support.recorded import make_run
@@ -69,6 +69,10 @@ def test_commands_work_from_this_and_from_another_controller(orch: Orch, ssh_nod
     fetched = orch("fetch", run, "--from", str(ssh_node.root / "runs" / run / "ranks"), "--json")
     assert json.loads(fetched.stdout)["files"] >= 2, fetched.stderr
     expect_exit(orch("report", run, *other_controller))
+    with (tmp_path / "log").open("w") as log:  # a file of the project, which a note about the stopped run makes longer
+        wait_for_exit(start_orch(tmp_path, "train", "long.py", *INVENTORY, *TWO_RANKS, "--detach", stderr=log))
+    expect_exit(orch("stop", "last"))
+    assert f"{run} is unfinished" in (tmp_path / "log").read_text()
     assert accessible_to_others(ssh_node.root / "runs") == accessible_to_others(tmp_path / "runs") == []
 
 
