@@ -51,7 +51,7 @@ def submit(plan: Plan, base: Path) -> RunHandle:
     unmasked = {name: {key: getattr(member.request, key) for key in WITH_SECRETS} for name, member in members.items()}
     store.make_folder(queue)
     # The runs wait as long as this is locked. An exception keeps it open until it is handled: Ctrl-C stops them.
-    lock = queued.lock(queue)
+    lock = queued.lock(queue, store.runs_dir_option(base))
     (queue / queued.STOP).unlink(missing_ok=True)
     for name, member in members.items():
         folder = base / name

@@ -69,8 +69,8 @@ def is_active(queue: Path) -> bool:
         return False
 
 
-def lock(queue: Path) -> BinaryIO:
-    """Return the locked file of a queue, which its process inherits.
+def lock(queue: Path, option: str = "") -> BinaryIO:
+    """Return the locked file of a queue, which its process inherits; `option` names its folder in hints.
 
     Raises:
         ExecuteError: if the queue has a process.
@@ -79,7 +79,8 @@ def lock(queue: Path) -> BinaryIO:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise ExecuteError.about("running-queue", array=queue.name) from None
+        file.close()
+        raise ExecuteError.about("running-queue", array=queue.name, option=option) from None
     return file
 
 

@@ -6,6 +6,7 @@ import fcntl
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from orch_node import content_store
@@ -13,9 +14,10 @@ from orch_node.protocol.agent import Claim
 from orch_node.protocol.node_reports import NodeUsage
 from orch_node.protocol.outcome import REFUSED
 
+from orchestrator.errors import ExecuteError
 from orchestrator.files import make_user_folder
 from orchestrator.model.project import Project
-from orchestrator.operations.queue import SNAPSHOT, copy_project
+from orchestrator.operations.queue import SNAPSHOT, copy_project, submit
 from orchestrator.operations.queue_process import LOST_SECONDS, ActiveRun, Queue, choose_nodes, is_first
 from orchestrator.operations.resume import limit_of
 from orchestrator.operations.runs import handle_of
@@ -127,5 +129,8 @@ def test_run_that_is_put_back_is_always_refused_or_waiting(tmp_path: Path, monke
     monkeypatch.setattr(queued, "mark", watched(queued.mark))
     with queued.lock(queue.folder):
         queue.put_back(store.load(folder), "")
+        with pytest.raises(ExecuteError) as exc_info:
+            submit(Mock(array=(), run=Mock(run_id="queue")), tmp_path)
+    assert f"`orch stop queue --runs-dir {tmp_path}`" in exc_info.value.hint
     assert states == [queued.QUEUED, queued.QUEUED]
     assert queue.waiting == ["run"]
