@@ -120,6 +120,12 @@ def plan_array_on_hosts(request: TrainRequest) -> Plan:
     return replace(labelled[0], array=labelled, max_active=sweep.max_active_runs(request.array))
 
 
+def shares_folder(plan: Plan) -> bool:
+    """Return whether a script of the user works in the current folder of this machine, as its other runs do."""
+    resolved = plan.resolved
+    return resolved.recipe.own_script and not plan.project and all(node.local for node in resolved.all_nodes)
+
+
 def unfinished_run(plan: Plan, base: Path) -> str:
     """Return the id of the newest run of the planned script in the folder `base` if it is unfinished, or ''."""
     runs = [

@@ -57,3 +57,9 @@ def test_progress_of_rank_0_its_traceback_and_the_explanation_are_printed_once(o
     assert f"run: {run.name} in {run.parent}\n" in process.stderr
     assert output.count(run.name) == 3, "of the run, its logs and how to resume it"
     assert output.count("line 2, in act") == 2
+
+
+def test_array_says_that_its_runs_share_the_current_folder(orch: Orch, tmp_path: Path) -> None:
+    command = ("train", write_script(tmp_path, ""), "--array", "lr=1,2", "--dry-run")
+    for options, count in (((), 1), (("--project", str(tmp_path)), 0)):
+        assert expect_exit(orch(*command, *options)).stderr.count("find each other's files") == count
