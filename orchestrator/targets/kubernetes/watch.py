@@ -443,8 +443,8 @@ class KubernetesHandle(RunHandle):
         outcome = store.load(self.folder).outcome
         is_empty = rank is None and not any((self.folder / files.RANK_LOG.format(number)).exists() for number in ranks)
         if is_empty and outcome is not None and outcome.state == FAILED:
-            arguments, problem = store.cli_arguments(self.folder), outcome.problem or ""
-            raise ExecuteError.about("pods-printed-nothing", run_id=run.id, arguments=arguments, problem=problem)
+            arguments, cause = store.cli_arguments(self.folder), outcome.problem or ""
+            raise ExecuteError.about("pods-printed-nothing", run_id=run.id, arguments=arguments, problem=cause)
 
     def wait_for_lines(self) -> Iterator[object]:
         """Yield whenever there may be new lines, until the run has ended.
