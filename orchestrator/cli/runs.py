@@ -57,7 +57,9 @@ def report(
 app = App(cls=CommandGroup, help="List the runs, show one, or compare two.", invoke_without_command=True)
 
 # The same option after the subcommand; the option before it reads ORCH_RUNS_DIR and [tool.orch].
-SubcommandDir = Annotated[Path | None, typer.Option("--runs-dir", metavar="FOLDER", help="Folder of the run folders.")]
+SubcommandRunsDir = Annotated[
+    Path | None, typer.Option("--runs-dir", metavar="FOLDER", help="Folder of the run folders.")
+]
 
 
 @app.callback()
@@ -90,7 +92,7 @@ def show(
     context: typer.Context,
     run: RunName = "last",
     inventory: OfInventory = None,
-    runs_dir: SubcommandDir = None,
+    runs_dir: SubcommandRunsDir = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a run's settings, layout, results and outcome."""

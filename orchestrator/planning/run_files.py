@@ -75,17 +75,19 @@ def layout_json(
     return run_layouts.render(run_layout)
 
 
-def rank_entries(node: Node, places: tuple[RankPlacement, ...], link: Link | None, backend: Backend) -> list[RankEntry]:
+def rank_entries(
+    node: Node, node_places: tuple[RankPlacement, ...], link: Link | None, backend: Backend
+) -> list[RankEntry]:
     """Return the entries of a node's ranks, whose variables select the devices near their cores."""
-    devices: tuple[Mapping[str, str], ...] = ({},) * len(places)
+    devices: tuple[Mapping[str, str], ...] = ({},) * len(node_places)
     if link and link.devices:
         numa = {core.cpus[0]: core.numa for core in node.facts.cores}
-        near = tuple(numa.get(rank_place.cpus[0]) if rank_place.cpus else None for rank_place in places)
+        near = tuple(numa.get(rank_place.cpus[0]) if rank_place.cpus else None for rank_place in node_places)
         devices = link.rank_environments(near, backend.env.get("CCL_ATL_TRANSPORT", "mpi"))
     gpus = node.facts.gpus if backend.gpu else ()
-    workers = ",".join(str(cpu) for rank_place in places for cpu in rank_place.worker_cpus)  # of all ranks
+    workers = ",".join(str(cpu) for rank_place in node_places for cpu in rank_place.worker_cpus)  # of all ranks
     entries = []
-    for rank_place, variables in zip(places, devices, strict=True):
+    for rank_place, variables in zip(node_places, devices, strict=True):
         env = local_rank_variables(backend.env, rank_place.local_rank, rank_place.local_world_size)
         if rank_place.worker_cpus:
             count = str(len(rank_place.worker_cpus))

@@ -126,7 +126,7 @@ def test_the_same_tensors_are_saved_as_by_torch(rows: Any, trained: tuple[bool, 
 
 
 def test_input_may_change_unnoticed_between_two_layers() -> None:
-    """A script may write each batch into the same array of NumPy, which its tensors share."""
+    """Write each batch into one array of NumPy that the tensors share, as some scripts do."""
     x, weight, _, _ = layer((70,), 64, 32)
     with torch.autocast("cpu", BF16):
         outputs = [linear(x, weight)]

@@ -15,7 +15,7 @@ from tests.support.files import write_files
 def test_only_the_user_may_write_the_folder_of_authorized_keys(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existing: bool
 ) -> None:
-    """With the umask of users who have a group of their own, and ~/.ssh missing, or with permissions of its own."""
+    """Run the role with the umask of Red Hat, which lets the group write, with and without a folder ~/.ssh."""
     write_files(tmp_path / "trust", {"id_ed25519.pub": "ssh-ed25519 AAAA orch cluster lab\n"})
     ssh = tmp_path / "home/.ssh"
     (ssh if existing else ssh.parent).mkdir(mode=0o700, parents=True)

@@ -247,15 +247,17 @@ def check_room(questions: Sequence[Question], tokenizer: Any, *, max_length: int
             raise RecipeError(describe("long-question", question=question, **numbers))
 
 
-def answer_tokens(offsets: Sequence[Offset | None], question: Question, answer: Sequence[Offset]) -> tuple[int, int]:
+def answer_tokens(
+    offsets: Sequence[Offset | None], question: Question, answer_offsets: Sequence[Offset]
+) -> tuple[int, int]:
     """Return the first and last token of the first answer, or (0, 0) unless all of it is inside.
 
     Args:
         offsets: those of a window.
         question: the question.
-        answer: those of the answer alone, without white space at its ends and what the tokenizer drops.
+        answer_offsets: those of the answer alone, without white space at its ends and what the tokenizer drops.
     """
-    inside = [offset for offset in answer if question.answers[0].text[slice(*offset)].strip()]
+    inside = [offset for offset in answer_offsets if question.answers[0].text[slice(*offset)].strip()]
     if not inside:
         return 0, 0
     first, last = (question.answers[0].start + position for position in (inside[0][0], inside[-1][1]))
