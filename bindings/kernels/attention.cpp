@@ -45,6 +45,7 @@ constexpr int64_t kQueries = 512; // the most queries per block of the backward 
 constexpr int64_t kKeyMultiple = 32; // lengths are padded to multiples, so that few matrix kernels are generated
 constexpr int64_t kDepthMultiple = 16;
 constexpr int64_t kPrefetched = 12; // rows
+constexpr unsigned kTile = 8; // rows and columns that are transposed together
 
 constexpr int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
@@ -215,10 +216,55 @@ bool multiplies_bfloat16() {
 // ---- Layouts ------------------------------------------------------------------------------------------------------
 
 // Requests a row in advance: the rows of a head are far apart, and the CPU does not prefetch across pages.
-template <typename T>
+template <bool is_written = false, typename T>
 ORCH_INLINE void prefetch_row(const T* row, int64_t columns) {
   for (int64_t j = 0; j < columns; j += 64 / static_cast<int64_t>(sizeof(T)))
-    __builtin_prefetch(row + j);
+    __builtin_prefetch(row + j, is_written);
+}
+
+// Requests rows that are written later.
+template <typename T>
+ORCH_INLINE void prefetch_rows(const View<T>& view, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t columns) {
+  for (int64_t i = first; i < first + rows; ++i)
+    prefetch_row<true>(view.at(b, h, i), columns);
+}
+
+// What a number is in memory. Compilers vectorise loops over it, but not over BFloat16, which is a class.
+template <typename T>
+using Stored = std::conditional_t<std::is_same_v<T, BFloat16>, uint16_t, T>;
+
+// The BF16 number nearest to FP32 numbers, or to even, from their bits, in a word or a vector of words.
+template <typename Words>
+ORCH_INLINE void round_to_bfloat16(Words& bits) {
+  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16, nan = Words() + 0x7fc0;
+  bits = (bits & 0x7fffffff) > 0x7f800000 ? nan : rounded; // no branch, so that compilers vectorise loops
+}
+
+template <typename To, typename From>
+ORCH_INLINE Stored<To> convert(Stored<From> x) {
+  if constexpr (std::is_same_v<To, From>)
+    return x;
+  else if constexpr (std::is_same_v<From, BFloat16>)
+    return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
+  else if constexpr (std::is_same_v<To, BFloat16>) {
+    auto bits = std::bit_cast<uint32_t>(x);
+    round_to_bfloat16(bits);
+    return static_cast<uint16_t>(bits);
+  } else
+    return static_cast<To>(x);
+}
+
+// Converts `count` numbers in a row to numbers `step` apart.
+template <typename To, typename From>
+ORCH_INLINE void convert_row(const From* from, To* to, int64_t step, int64_t count) {
+  const auto* __restrict source = reinterpret_cast<const Stored<From>*>(from);
+  auto* __restrict target = reinterpret_cast<Stored<To>*>(to);
+  if (step == 1)
+    for (int64_t i = 0; i < count; ++i)
+      target[i] = convert<To, From>(source[i]);
+  else
+    for (int64_t i = 0; i < count; ++i)
+      target[i * step] = convert<To, From>(source[i]);
 }
 
 // Copies rows x columns of a view to dense rows of `width`, and fills up with zeros to `height` rows.
@@ -226,39 +272,72 @@ template <typename T, typename E>
 ORCH_INLINE void copy_rows(
     const T* from, int64_t row, int64_t column, int64_t rows, int64_t columns, E* to, int64_t height, int64_t width) {
   for (int64_t i = 0; i < rows; ++i) {
-    const T* __restrict source = from + i * row;
-    E* __restrict target = to + i * width;
+    const auto* __restrict source = reinterpret_cast<const Stored<T>*>(from + i * row);
+    auto* __restrict target = reinterpret_cast<Stored<E>*>(to + i * width);
     if (i + kPrefetched < rows)
       prefetch_row(source + kPrefetched * row, columns);
     if (column == 1)
       for (int64_t j = 0; j < columns; ++j)
-        target[j] = static_cast<E>(source[j]);
+        target[j] = convert<E, T>(source[j]);
     else
       for (int64_t j = 0; j < columns; ++j)
-        target[j] = static_cast<E>(source[j * column]);
-    for (int64_t j = columns; j < width; ++j)
-      target[j] = E(0);
+        target[j] = convert<E, T>(source[j * column]);
+    std::fill_n(target + columns, width - columns, Stored<E>(0));
   }
   std::memset(static_cast<void*>(to + rows * width), 0, (height - rows) * width * sizeof(E));
 }
 
-// Transposes dense rows: `to` has `columns` rows, `stride` elements apart. Groups of 16 rows are read together, so that
-// whole cache lines are written.
+using Lanes = uint32_t __attribute__((vector_size(4 * kTile)));
+using Halves = uint16_t __attribute__((vector_size(2 * kTile)));
+
+// Exchanges the blocks of `step` x `step` numbers beside the diagonal of blocks twice as large.
+template <unsigned step>
+ORCH_INLINE void exchange(Lanes (&rows)[kTile]) {
+  constexpr Lanes lanes = {0, 1, 2, 3, 4, 5, 6, 7};
+  const Lanes upper = lanes + (lanes & step) * (kTile / step - 1);
+  const Lanes lower = (lanes | step) + (lanes & step) * (kTile / step);
+#pragma GCC unroll 8
+  for (unsigned i = 0; i < kTile; ++i)
+    if ((i & step) == 0) {
+      const Lanes first = rows[i], second = rows[i + step];
+      rows[i] = __builtin_shuffle(first, second, upper);
+      rows[i + step] = __builtin_shuffle(first, second, lower);
+    }
+}
+
+ORCH_INLINE void transpose(Lanes (&rows)[kTile]) {
+  exchange<4>(rows);
+  exchange<2>(rows);
+  exchange<1>(rows);
+}
+
+// Transposes dense rows: `to` has `columns` rows, `stride` elements apart. All sizes are multiples of kDepthMultiple.
 template <typename T>
 ORCH_INLINE void transpose(const T* from, int64_t rows, int64_t columns, T* to, int64_t stride) {
-  for (int64_t first = 0; first < rows; first += 16) {
-    const int64_t count = std::min<int64_t>(16, rows - first);
-    for (int64_t j = 0; j < columns; ++j) {
-      const T* __restrict source = from + first * columns + j;
-      T* __restrict target = to + j * stride + first;
-      if (count == 16)
-        for (int64_t i = 0; i < 16; ++i)
-          target[i] = source[i * columns];
-      else
-        for (int64_t i = 0; i < count; ++i)
-          target[i] = source[i * columns];
-    }
+  constexpr int64_t packed = sizeof(Lanes) / kTile / sizeof(T); // BF16 is transposed in pairs of columns
+  if constexpr (packed == 0) {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t j = 0; j < columns; ++j)
+        to[j * stride + i] = from[i * columns + j];
+    return;
   }
+  for (int64_t i = 0; i < rows; i += kTile)
+    for (int64_t j = 0; j < columns; j += kTile * packed) {
+      Lanes tile[kTile];
+      for (int64_t r = 0; r < kTile; ++r)
+        std::memcpy(&tile[r], from + (i + r) * columns + j, sizeof(Lanes));
+      transpose(tile);
+      for (int64_t c = 0; c < kTile; ++c)
+        for (int64_t part = 0; part < packed; ++part) {
+          T* target = to + (j + c * packed + part) * stride + i;
+          if constexpr (packed == 2) {
+            const auto row = __builtin_convertvector(tile[c] >> (16 * part), Halves);
+            std::memcpy(target, &row, sizeof(row));
+          } else {
+            std::memcpy(target, &tile[c], sizeof(Lanes));
+          }
+        }
+    }
 }
 
 // Converts dense rows to the transposed right operand of a product, with rows of `stride` columns.
@@ -288,30 +367,25 @@ ORCH_INLINE void copy_to_right(const E* from, int64_t rows, int64_t columns, E* 
 
 // ---- Elementwise functions ----------------------------------------------------------------------------------------
 
-// exp(x) for x <= 0 with an error of two units in the last place, and 0 where the result is subnormal.
+// exp(x) for x <= 0, and 0 where the result is subnormal. The polynomial has the smallest relative error of its degree
+// from -log(2) / 2 to log(2) / 2, 9e-8. The result is wrong by at most two units in the last place down to 1e-13, and
+// by four below.
 ORCH_INLINE float exponential(float x) {
-  constexpr float kRounding = 12582912; // 1.5 * 2**23: adding it rounds to an integer
+  constexpr float kRounding = 12582912 + 127; // adding 1.5 * 2**23 rounds to an integer; 127 is the bias of exponents
   const float shifted = x * 1.44269504f + kRounding, n = shifted - kRounding;
-  const float r = x - n * 0.693359375f + n * 2.12194440e-4f;
-  float y = 1.9875691500e-4f;
-  y = y * r + 1.3981999507e-3f;
-  y = y * r + 8.3334519073e-3f;
-  y = y * r + 4.1665795894e-2f;
-  y = y * r + 1.6666665459e-1f;
-  y = y * r + 5.0000001201e-1f;
-  y = y * r * r + r + 1;
-  const float power = std::bit_cast<float>((std::bit_cast<uint32_t>(shifted) + 127) << 23);
+  const float r = x - n * 0.693147182f;
+  float y = 8.290288039e-3f;
+  y = y * r + 4.189807177e-2f;
+  y = y * r + 1.666763723e-1f;
+  y = y * r + 4.999914765e-1f;
+  y = y * r + 9.999997020e-1f;
+  y = y * r + 1;
+  const float power = std::bit_cast<float>(std::bit_cast<uint32_t>(shifted) << 23);
   return x < -87.0f ? 0.0f : y * power;
 }
 
 ORCH_INLINE double exponential(double x) {
   return std::exp(x);
-}
-
-// The bits of a BF16 number, rounded to nearest even, in the upper half of the word.
-ORCH_INLINE uint32_t rounded_bits(float x) {
-  const auto bits = std::bit_cast<uint32_t>(x);
-  return bits + 0x7fff + ((bits >> 16) & 1);
 }
 
 template <typename T, typename A>
@@ -327,9 +401,15 @@ ORCH_INLINE A inner_product(const T* a, int64_t a_stride, const T* b, int64_t b_
   return sum;
 }
 
+// The bits of a BF16 number in the upper half of the word, rounded to nearest, and halves away from zero: with half as
+// many instructions as to even.
+ORCH_INLINE uint32_t nearest_bits(float x) {
+  return std::bit_cast<uint32_t>(x) + 0x8000;
+}
+
 // Stores two rows of scores as a right operand.
 ORCH_INLINE void store_pair(uint32_t* pairs, int64_t c, float even, float odd) {
-  pairs[c] = rounded_bits(even) >> 16 | (rounded_bits(odd) & 0xffff0000);
+  pairs[c] = nearest_bits(even) >> 16 | (nearest_bits(odd) & 0xffff0000);
 }
 
 // Adds the masks to the scaled scores of one key.
@@ -475,13 +555,43 @@ ORCH_INLINE void exponentiate(
   std::memset(static_cast<void*>(probabilities + written), 0, (padded_keys * kColumns - written) * sizeof(E));
 }
 
-// Divides by the sums and writes columns as rows.
+// Divides by the sums and writes columns as rows. Columns and factors are padded to multiples of kTile.
 template <typename T, typename A>
 ORCH_INLINE void write_columns(
     const A* from, int64_t stride, int64_t rows, int64_t depth, const A* factors, T* to, int64_t row, int64_t column) {
-  for (int64_t i = 0; i < rows; ++i)
-    for (int64_t d = 0; d < depth; ++d)
-      to[i * row + d * column] = static_cast<T>(from[d * stride + i] * factors[i]);
+  if constexpr (std::is_same_v<A, float>) {
+    for (int64_t i = 0; i < rows; i += kTile)
+      for (int64_t d = 0; d < depth; d += kTile) {
+        Lanes tile[kTile];
+        for (int64_t r = 0; r < kTile; ++r) {
+          float scaled[kTile];
+          for (int64_t c = 0; c < kTile; ++c)
+            scaled[c] = from[(d + r) * stride + i + c] * factors[i + c];
+          std::memcpy(&tile[r], scaled, sizeof(Lanes));
+        }
+        transpose(tile);
+        for (int64_t r = 0; r < std::min<int64_t>(kTile, rows - i); ++r) {
+          Stored<T> numbers[kTile];
+          if constexpr (std::is_same_v<T, BFloat16>) {
+            round_to_bfloat16(tile[r]);
+            const auto rounded = __builtin_convertvector(tile[r], Halves);
+            std::memcpy(numbers, &rounded, sizeof(numbers));
+          } else {
+            std::memcpy(numbers, &tile[r], sizeof(numbers));
+          }
+          auto* target = reinterpret_cast<Stored<T>*>(to) + (i + r) * row + d * column;
+          if (column == 1 && depth - d >= kTile)
+            std::memcpy(target, numbers, sizeof(numbers));
+          else
+            for (int64_t c = 0; c < std::min<int64_t>(kTile, depth - d); ++c)
+              target[c * column] = numbers[c];
+        }
+      }
+  } else {
+    for (int64_t i = 0; i < rows; ++i)
+      for (int64_t d = 0; d < depth; ++d)
+        to[i * row + d * column] = static_cast<T>(from[d * stride + i] * factors[i]);
+  }
 }
 
 template <typename T, typename E, typename A>
@@ -493,7 +603,8 @@ ORCH_INLINE void forward_block(
   const int64_t rows = std::min(kColumns, sequence.queries - query);
   const int64_t keys = problem.causal ? std::min(sequence.keys, query + kColumns) : sequence.keys;
   const int64_t padded_keys = round_up(keys, kKeyMultiple);
-  const auto& q = task.query;
+  const auto &q = task.query, &out = task.output;
+  prefetch_rows(out, sequence.batch, head, sequence.first_query + query, rows, problem.depth);
   copy_rows(
       q.at(sequence.batch, head, sequence.first_query + query), q.row, q.column, rows, problem.depth, buffers.rows,
       kColumns, depth);
@@ -515,13 +626,14 @@ ORCH_INLINE void forward_block(
     std::fill_n(buffers.output, depth * kColumns, A(0));
   A* stats = static_cast<A*>(task.stats) +
       (sequence.batch * problem.heads + head) * 2 * task.stat_rows + sequence.first_query + query;
-  for (int64_t c = 0; c < rows; ++c) {
+  for (int64_t c = 0; c < kColumns; ++c) {
     const A inverse = sums[c] == 0 ? A(0) : 1 / sums[c];
-    stats[c] = maxima[c];
-    stats[task.stat_rows + c] = inverse;
     factors[c] = inverse * static_cast<A>(dropout.scale);
+    if (c < rows) {
+      stats[c] = maxima[c];
+      stats[task.stat_rows + c] = inverse;
+    }
   }
-  const auto& out = task.output;
   write_columns(
       buffers.output, kColumns, rows, problem.depth, factors,
       out.at(sequence.batch, head, sequence.first_query + query), out.row, out.column);
@@ -630,9 +742,9 @@ ORCH_INLINE void differentiate_pair(
     const A first_result = first * (even_gradient[c] * first_factor - deltas[c]) * scale;
     const A second_result = second * (odd_gradient[c] * second_factor - deltas[c]) * scale;
     if constexpr (in_pairs<E>) {
-      const uint32_t first_bits = rounded_bits(first * first_factor);
-      const uint32_t second_bits = rounded_bits(second * second_factor);
-      const uint32_t first_gradient = rounded_bits(first_result), second_gradient = rounded_bits(second_result);
+      const uint32_t first_bits = nearest_bits(first * first_factor);
+      const uint32_t second_bits = nearest_bits(second * second_factor);
+      const uint32_t first_gradient = nearest_bits(first_result), second_gradient = nearest_bits(second_result);
       reinterpret_cast<uint16_t*>(even_dropped)[c] = static_cast<uint16_t>(first_bits >> 16);
       reinterpret_cast<uint16_t*>(odd_dropped)[c] = static_cast<uint16_t>(second_bits >> 16);
       reinterpret_cast<uint16_t*>(even_result)[c] = static_cast<uint16_t>(first_gradient >> 16);
@@ -759,7 +871,7 @@ ORCH_INLINE void backward_heads(const Backward<T>& task, int64_t first, int64_t 
   const auto& problem = *task.problem;
   const BackwardBuffers<E, A> buffers(thread_scratch(), problem);
   const int64_t depth = problem.padded_depth();
-  const std::vector<A> ones(std::max(problem.longest_query, problem.longest_key), A(1));
+  const std::vector<A> ones(round_up(problem.longest_query, kTile), A(1));
   for (int64_t unit = first; unit < last; ++unit) {
     const int64_t kv_head = unit % problem.kv_heads, index = unit / problem.kv_heads;
     const Sequence sequence(problem, index);
@@ -769,24 +881,25 @@ ORCH_INLINE void backward_heads(const Backward<T>& task, int64_t first, int64_t 
     copy_rows(key, k.row, k.column, sequence.keys, problem.depth, buffers.keys, sequence.padded_keys, depth);
     copy_rows(value, v.row, v.column, sequence.keys, problem.depth, buffers.values, sequence.padded_keys, depth);
     transpose(buffers.keys, sequence.padded_keys, depth, buffers.keys_transposed, sequence.padded_keys);
+    for (const auto& gradient : {task.key_gradient, task.value_gradient})
+      prefetch_rows(gradient, sequence.batch, kv_head, sequence.first_key, sequence.keys, problem.depth);
     std::fill_n(buffers.key_gradient, sequence.padded_keys * depth, A(0));
     std::fill_n(buffers.value_gradient, sequence.padded_keys * depth, A(0));
     for (int64_t head = kv_head * problem.group(); head < (kv_head + 1) * problem.group(); ++head) {
       std::fill_n(buffers.query_gradient, sequence.padded_queries * depth, A(0));
-      backward_head(task, buffers, sequence, index, head);
       const auto& q = task.query_gradient;
+      prefetch_rows(q, sequence.batch, head, sequence.first_query, sequence.queries, problem.depth);
+      backward_head(task, buffers, sequence, index, head);
       write_columns(
           buffers.query_gradient, sequence.padded_queries, sequence.queries, problem.depth, ones.data(),
           q.at(sequence.batch, head, sequence.first_query), q.row, q.column);
     }
     const auto &dk = task.key_gradient, &dv = task.value_gradient;
     for (int64_t i = 0; i < sequence.keys; ++i) {
-      T* key_row = dk.at(sequence.batch, kv_head, sequence.first_key + i);
-      T* value_row = dv.at(sequence.batch, kv_head, sequence.first_key + i);
-      for (int64_t d = 0; d < problem.depth; ++d) {
-        key_row[d * dk.column] = static_cast<T>(buffers.key_gradient[i * depth + d]);
-        value_row[d * dv.column] = static_cast<T>(buffers.value_gradient[i * depth + d]);
-      }
+      const int64_t row = sequence.first_key + i;
+      const A *key_row = buffers.key_gradient + i * depth, *value_row = buffers.value_gradient + i * depth;
+      convert_row(key_row, dk.at(sequence.batch, kv_head, row), dk.column, problem.depth);
+      convert_row(value_row, dv.at(sequence.batch, kv_head, row), dv.column, problem.depth);
     }
   }
   release_matrix_unit();
