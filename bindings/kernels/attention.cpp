@@ -224,7 +224,8 @@ ORCH_INLINE void prefetch_row(const T* row, int64_t columns) {
 
 // Requests rows that are written later.
 template <typename T>
-ORCH_INLINE void prefetch_rows(const View<T>& view, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t columns) {
+ORCH_INLINE void prefetch_rows(
+    const View<T>& view, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t columns) {
   for (int64_t i = first; i < first + rows; ++i)
     prefetch_row<true>(view.at(b, h, i), columns);
 }
