@@ -291,7 +291,7 @@ ORCH_INLINE void copy_rows(
 using Lanes = uint32_t __attribute__((vector_size(4 * kTile)));
 using Halves = uint16_t __attribute__((vector_size(2 * kTile)));
 
-// Exchanges the blocks of `step` x `step` numbers beside the diagonal of blocks twice as large.
+// Of each block of twice `step` rows and columns, exchanges the upper right quarter and the lower left one.
 template <unsigned step>
 ORCH_INLINE void exchange(Lanes (&rows)[kTile]) {
   constexpr Lanes lanes = {0, 1, 2, 3, 4, 5, 6, 7};
