@@ -23,7 +23,7 @@ ONECCL = "2022.1.2"  # version of oneccl-devel; recorded in the wheel
 ONECCL_SHA256 = "bdf97644da971fc112b6bd53d6e22e8ff032fb8f32442bb914e98727442c229d"
 PACKAGE = "oneccl_bindings_for_pytorch"
 KERNELS_PACKAGE = "orch_kernels"
-# Without traps, gcc also vectorizes loops with conditions for AVX2.
+# Without traps, gcc also vectorizes loops with conditions for AVX2. The kernels read BF16 numbers as words, too.
 KERNELS_FLAGS = ["-std=c++20", "-fvisibility=hidden", "-Wall", "-fopenmp", "-fno-trapping-math", "-fno-strict-aliasing"]
 LIBRARY = Path("lib/ccl/cpu/lib/libccl.a")
 ONECCL_BFLOAT16 = "_Z15ccl_bf16_reducePKvmPvPmN3ccl2v19reductionE"  # oneCCL's bfloat16 reduction

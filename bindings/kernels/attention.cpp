@@ -241,6 +241,7 @@ ORCH_INLINE void round_to_bfloat16(Words& bits) {
   bits = (bits & 0x7fffffff) > 0x7f800000 ? nan : rounded; // no branch, so that compilers vectorise loops
 }
 
+// The number in another type.
 template <typename To, typename From>
 ORCH_INLINE Stored<To> convert(Stored<From> x) {
   if constexpr (std::is_same_v<To, From>)
@@ -315,13 +316,7 @@ ORCH_INLINE void transpose(Lanes (&rows)[kTile]) {
 // Transposes dense rows: `to` has `columns` rows, `stride` elements apart. All sizes are multiples of kDepthMultiple.
 template <typename T>
 ORCH_INLINE void transpose(const T* from, int64_t rows, int64_t columns, T* to, int64_t stride) {
-  constexpr int64_t packed = sizeof(Lanes) / kTile / sizeof(T); // BF16 is transposed in pairs of columns
-  if constexpr (packed == 0) {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t j = 0; j < columns; ++j)
-        to[j * stride + i] = from[i * columns + j];
-    return;
-  }
+  constexpr int64_t packed = sizeof(uint32_t) / sizeof(T); // BF16 is transposed in pairs of columns
   for (int64_t i = 0; i < rows; i += kTile)
     for (int64_t j = 0; j < columns; j += kTile * packed) {
       Lanes tile[kTile];
@@ -330,15 +325,17 @@ ORCH_INLINE void transpose(const T* from, int64_t rows, int64_t columns, T* to, 
       transpose(tile);
       for (int64_t c = 0; c < kTile; ++c)
         for (int64_t part = 0; part < packed; ++part) {
-          T* target = to + (j + c * packed + part) * stride + i;
-          if constexpr (packed == 2) {
-            const auto row = __builtin_convertvector(tile[c] >> (16 * part), Halves);
-            std::memcpy(target, &row, sizeof(row));
-          } else {
-            std::memcpy(target, &tile[c], sizeof(Lanes));
-          }
+          using Row = std::conditional_t<packed == 2, Halves, Lanes>;
+          const auto row = __builtin_convertvector(tile[c] >> (16 * part), Row);
+          std::memcpy(static_cast<void*>(to + (j + c * packed + part) * stride + i), &row, sizeof(row));
         }
     }
+}
+
+ORCH_INLINE void transpose(const double* from, int64_t rows, int64_t columns, double* to, int64_t stride) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t j = 0; j < columns; ++j)
+      to[j * stride + i] = from[i * columns + j];
 }
 
 // Converts dense rows to the transposed right operand of a product, with rows of `stride` columns.
@@ -369,8 +366,8 @@ ORCH_INLINE void copy_to_right(const E* from, int64_t rows, int64_t columns, E* 
 // ---- Elementwise functions ----------------------------------------------------------------------------------------
 
 // exp(x) for x <= 0, and 0 where the result is subnormal. The polynomial has the smallest relative error of its degree
-// from -log(2) / 2 to log(2) / 2, 9e-8. The result is wrong by at most two units in the last place down to 1e-13, and
-// by four below.
+// from -log(2) / 2 to log(2) / 2, 9e-8. With fused multiplications and additions, the result is wrong by at most two
+// units in the last place down to 1e-13, and by four below.
 ORCH_INLINE float exponential(float x) {
   constexpr float kRounding = 12582912 + 127; // adding 1.5 * 2**23 rounds to an integer; 127 is the bias of exponents
   const float shifted = x * 1.44269504f + kRounding, n = shifted - kRounding;
@@ -556,43 +553,49 @@ ORCH_INLINE void exponentiate(
   std::memset(static_cast<void*>(probabilities + written), 0, (padded_keys * kColumns - written) * sizeof(E));
 }
 
-// Divides by the sums and writes columns as rows. Columns and factors are padded to multiples of kTile.
-template <typename T, typename A>
-ORCH_INLINE void write_columns(
-    const A* from, int64_t stride, int64_t rows, int64_t depth, const A* factors, T* to, int64_t row, int64_t column) {
-  if constexpr (std::is_same_v<A, float>) {
-    for (int64_t i = 0; i < rows; i += kTile)
-      for (int64_t d = 0; d < depth; d += kTile) {
-        Lanes tile[kTile];
-        for (int64_t r = 0; r < kTile; ++r) {
-          float scaled[kTile];
-          for (int64_t c = 0; c < kTile; ++c)
-            scaled[c] = from[(d + r) * stride + i + c] * factors[i + c];
-          std::memcpy(&tile[r], scaled, sizeof(Lanes));
-        }
-        transpose(tile);
-        for (int64_t r = 0; r < std::min<int64_t>(kTile, rows - i); ++r) {
-          Stored<T> numbers[kTile];
-          if constexpr (std::is_same_v<T, BFloat16>) {
-            round_to_bfloat16(tile[r]);
-            const auto rounded = __builtin_convertvector(tile[r], Halves);
-            std::memcpy(numbers, &rounded, sizeof(numbers));
-          } else {
-            std::memcpy(numbers, &tile[r], sizeof(numbers));
-          }
-          auto* target = reinterpret_cast<Stored<T>*>(to) + (i + r) * row + d * column;
-          if (column == 1 && depth - d >= kTile)
-            std::memcpy(target, numbers, sizeof(numbers));
-          else
-            for (int64_t c = 0; c < std::min<int64_t>(kTile, depth - d); ++c)
-              target[c * column] = numbers[c];
-        }
-      }
-  } else {
-    for (int64_t i = 0; i < rows; ++i)
-      for (int64_t d = 0; d < depth; ++d)
-        to[i * row + d * column] = static_cast<T>(from[d * stride + i] * factors[i]);
+// Converts FP32 numbers, given by their bits, and writes `count` of them `step` elements apart.
+template <typename T>
+ORCH_INLINE void write_tile_row(Lanes& bits, T* to, int64_t step, int64_t count) {
+  constexpr bool is_bfloat16 = std::is_same_v<T, BFloat16>;
+  if constexpr (is_bfloat16)
+    round_to_bfloat16(bits);
+  const auto numbers = __builtin_convertvector(bits, std::conditional_t<is_bfloat16, Halves, Lanes>);
+  if (step == 1 && count >= kTile) {
+    std::memcpy(static_cast<void*>(to), &numbers, sizeof(numbers));
+    return;
   }
+  for (int64_t i = 0; i < std::min<int64_t>(kTile, count); ++i) {
+    const auto number = numbers[i];
+    std::memcpy(static_cast<void*>(to + i * step), &number, sizeof(T));
+  }
+}
+
+// Divides by the sums and writes columns as rows. Columns and factors are padded to multiples of kTile.
+template <typename T>
+ORCH_INLINE void write_columns(
+    const float* from, int64_t stride, int64_t rows, int64_t depth, const float* factors, T* to, int64_t row,
+    int64_t column) {
+  for (int64_t i = 0; i < rows; i += kTile)
+    for (int64_t d = 0; d < depth; d += kTile) {
+      Lanes tile[kTile];
+      for (int64_t r = 0; r < kTile; ++r) {
+        float scaled[kTile];
+        for (int64_t c = 0; c < kTile; ++c)
+          scaled[c] = from[(d + r) * stride + i + c] * factors[i + c];
+        std::memcpy(&tile[r], scaled, sizeof(Lanes));
+      }
+      transpose(tile);
+      for (int64_t r = 0; r < std::min<int64_t>(kTile, rows - i); ++r)
+        write_tile_row(tile[r], to + (i + r) * row + d * column, column, depth - d);
+    }
+}
+
+ORCH_INLINE void write_columns(
+    const double* from, int64_t stride, int64_t rows, int64_t depth, const double* factors, double* to, int64_t row,
+    int64_t column) {
+  for (int64_t i = 0; i < rows; ++i)
+    for (int64_t d = 0; d < depth; ++d)
+      to[i * row + d * column] = from[d * stride + i] * factors[i];
 }
 
 template <typename T, typename E, typename A>
