@@ -120,8 +120,9 @@ def is_supported(
         0 <= p < 1
         and are_plain(*tensors, *([] if mask is None else [mask]))
         and (p > 0 or trains_faster(*tensors, mask))
-        and query.dtype == key.dtype == value.dtype
-        and query.dtype in DTYPES
+        and all(tensor.dtype in DTYPES for tensor in tensors)
+        # Under autocast, rotary embeddings in FP32 make query and key FP32, and the value stays in BF16.
+        and autocast_dtype(query) == autocast_dtype(key) == autocast_dtype(value)
         and query.dim() == key.dim() == 4
         and key.shape == value.shape
         and query.shape[0] == key.shape[0]

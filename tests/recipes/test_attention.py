@@ -241,6 +241,7 @@ def test_everything_else_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(F.scaled_dot_product_attention(query, key, value, enable_gqa=True), torch.Tensor)
     with torch.autocast("cpu", torch.bfloat16):
         assert F.scaled_dot_product_attention(*[query.float()] * 3).dtype == torch.bfloat16
+        assert F.scaled_dot_product_attention(query.float(), query.float(), query).dtype == torch.bfloat16
     (query, key, value), _ = inputs((1, 2, 2, 64, 64, 16), torch.float32)
     assert isinstance(F.scaled_dot_product_attention(query, key, value), torch.Tensor)
     meta = torch.ops.orch.attention(*(tensor.to("meta") for tensor in (query, key, value)))
