@@ -37,8 +37,9 @@ def scaled_dot_product_attention(
     """
     options = {"scale": scale, "enable_gqa": True} if enable_gqa else {"scale": scale}
     if has_torch_function(tensors := (query, key, value, attn_mask)):
-        arguments = (*tensors, dropout_p, is_causal)
-        return handle_torch_function(scaled_dot_product_attention, tensors, *arguments, **options)
+        # Nested tensors recognise only torch's function, and other subclasses the one that torch.nn.functional has.
+        function = TORCHS if getattr(query, "is_nested", False) is True else scaled_dot_product_attention
+        return handle_torch_function(function, tensors, *tensors, dropout_p, is_causal, **options)
     if (
         is_supported(query, key, value, attn_mask, dropout_p)
         and (query.shape[1] == key.shape[1] or enable_gqa)

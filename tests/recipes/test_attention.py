@@ -248,6 +248,16 @@ def test_everything_else_is_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (meta.shape, meta.stride()) == (query.shape, torch.ops.orch.attention(query, key, value).stride())
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_use_torchs() -> None:
+    sequences = [torch.randn(rows, 2, 16) for rows in (5, 7)]
+    nested = torch.nested.nested_tensor(sequences, layout=torch.jagged, requires_grad=True)
+    output = F.scaled_dot_product_attention(*[nested.transpose(1, 2)] * 3).transpose(1, 2)
+    for sequence, result in zip(sequences, output.unbind(), strict=True):
+        rows = sequence.transpose(0, 1)[None]
+        assert torch.allclose(result.transpose(0, 1), eager(rows, rows, rows)[0].float(), atol=1e-5)
+
+
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # of Dynamo, which looks at the output
 def test_compiled_autograd_has_the_same_gradients() -> None:
     (query, _, _), _ = inputs((1, 2, 2, 64, 64, 16), torch.float32)
