@@ -1,7 +1,7 @@
 """One training step of MiniLM on one core, 4 x 256 tokens: what each setting takes.
 
-In BF16 if this CPU has instructions for it, otherwise in FP32. Also the FP32 products of layers, and one layer of
-attention in both precisions.
+In BF16 if this CPU has instructions for it, otherwise in FP32. Also steps of larger models with random weights, linear
+layers, and one layer of attention in both precisions.
 
 Seconds of processor time, so that a machine with other work gives nearly the same; `--profile`
 prints where the time of the last case goes, by torch's profiler.
@@ -29,7 +29,7 @@ from orch_kernels import attention, dropout
 from orch_node.rank import environment as rank_environment
 from orch_training.kernels import FUSED, PLAIN, adamw
 from orch_training.models import locate
-from transformers import AutoConfig, AutoModelForQuestionAnswering
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForQuestionAnswering
 from transformers.utils import logging
 
 PRECISION = native_precision()
@@ -46,6 +46,16 @@ CASES = {
     "orch's kernels, eager attention, fused AdamW": ("eager", FUSED, True, 0.1),
     "torch's kernels, fused AdamW, no dropout": ("sdpa", FUSED, False, 0.0),
     "orch's kernels, fused AdamW, no dropout": ("sdpa", FUSED, True, 0.0),
+}
+# Larger models, trained with 1,024 tokens: their kind, what differs from its defaults, and the length of a sequence.
+LARGER = {
+    "BERT-base, 4 of its 12 layers, 8 x 128 tokens": ("bert", {"num_hidden_layers": 4}, 128),
+    "GPT-2, 4 of its 12 layers, 4 x 256 tokens": ("gpt2", {"n_layer": 4}, 256),
+    "Llama, 6 layers of 512, 4 x 256 tokens": (
+        "llama",
+        {"hidden_size": 512, "intermediate_size": 1376, "num_hidden_layers": 6, "num_attention_heads": 8},
+        256,
+    ),
 }
 # The shapes of a layer of attention: batch, heads, tokens, depth.
 LAYERS = ((4, 12, 128, 32), (4, 12, 256, 32), (4, 12, 384, 32), (2, 12, 512, 32), (4, 12, 128, 64), (2, 12, 512, 64))
@@ -75,6 +85,37 @@ def stepper(implementation: str, optimizer: str, uses_kernels: bool, probability
         stepped.zero_grad()
 
     return step
+
+
+def larger_stepper(kind: str, settings: dict[str, int], tokens: int) -> Callable[[], None]:
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, vocab_size=8000, use_cache=False, **settings)  # as in transformers' Trainer
+    model = (AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM).from_config(config).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, fused=True)
+    ids = torch.randint(1000, 8000, (1024 // tokens, tokens))
+
+    def step() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=PRECISION == "bf16"):
+            loss = model(input_ids=ids, attention_mask=torch.ones_like(ids), labels=ids).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def print_larger(repeats: int) -> None:
+    """Print the milliseconds of a step of larger models with torch's and with orch's kernels, medians of turns."""
+    print("Larger models, ms per step, fused AdamW: torch's kernels, orch's, ratio")
+    for name, case in LARGER.items():
+        step = larger_stepper(*case)
+        seconds: dict[Callable[[], None], list[float]] = {orch_kernels.restore: [], orch_kernels.use: []}
+        for _ in range(repeats + 1):
+            for switch, values in seconds.items():
+                switch()
+                values.append(processor_seconds(step))
+        torchs, orchs = (statistics.median(values[1:]) for values in seconds.values())
+        print(f"  {name:46} {torchs * 1e3:6.0f} {orchs * 1e3:6.0f} {torchs / orchs:6.2f}", flush=True)
 
 
 def inputs(vocabulary: int) -> dict[str, Any]:
@@ -141,6 +182,27 @@ def print_products() -> None:
             print(f"  {inputs} to {outputs:4}, {whose:8} {figures}", flush=True)
 
 
+def print_layers() -> None:
+    """Print the speed of linear layers with 1024 tokens under autocast, forward and backward, best of 20."""
+    print("BF16 linear layers, GFLOP/s: torch's, orch's")
+    for inputs, outputs in ((384, 1536), (1536, 384), (768, 768), (768, 3072), (3072, 768), (2048, 2048)):
+        layer, gradient = torch.nn.Linear(inputs, outputs), torch.randn(1024, outputs).bfloat16()
+        x = torch.randn(1024, inputs).bfloat16().requires_grad_()
+        seconds: dict[Callable[[], None], list[float]] = {orch_kernels.restore: [], orch_kernels.use: []}
+        for _ in range(20):
+            for switch, values in seconds.items():
+                switch()
+                values.append(processor_seconds(lambda: train_layer(layer, x, gradient)))  # noqa: B023
+        figures = "  ".join(f"{6e-9 * gradient.numel() * inputs / min(values):6.0f}" for values in seconds.values())
+        print(f"  {inputs:4} to {outputs:4} {figures}", flush=True)
+
+
+def train_layer(layer: torch.nn.Module, x: torch.Tensor, gradient: torch.Tensor) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        output = layer(x)
+    torch.autograd.grad(output, (x, *layer.parameters()), gradient)
+
+
 def gemm_gflops() -> float:
     """Return the speed of a product of the model's size, [1024, 384] x [384, 1536]."""
     return gflops(*(torch.randn(shape, dtype=DTYPE) for shape in ((1024, 384), (384, 1536))))
@@ -168,12 +230,16 @@ def main() -> None:
     parser.add_argument("--only", metavar="CASE", help="print only the seconds of this case")
     parser.add_argument("--profile", metavar="CASE", help="print a profile of this case")
     parser.add_argument("--attention", action="store_true", help="print only the figures of single layers")
+    parser.add_argument("--larger", action="store_true", help="print only the steps of larger models")
     options = parser.parse_args()
     torch.set_num_threads(1)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
+    if options.larger:
+        return print_larger(options.repeats)
     if options.attention:
         print_products()
+        print_layers()
         return print_attention(options.repeats)
     if options.profile:
         return profile(stepper(*CASES[options.profile]))
@@ -188,7 +254,9 @@ def main() -> None:
     medians = {name: statistics.median(values[2:]) for name, values in seconds.items()}
     report(medians | {f"{RECIPES}, kept memory": kept_memory_seconds(options.repeats)}, options.json)
     if not options.json:
+        print_larger(5)
         print_products()
+        print_layers()
         print_attention(5)
 
 

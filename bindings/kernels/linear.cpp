@@ -36,6 +36,7 @@ using MaybeTensor = c10::optional<at::Tensor>;
 
 constexpr int64_t kTile = 16; // rows of a tile register, which have 64 bytes
 constexpr int64_t kBlock = 32; // rows and columns of a result that are computed together, in 2 x 2 tiles
+constexpr int64_t kPanelBytes = 1 << 20; // of a right operand: they stay in the L2 cache while all rows use them
 
 bool linear_is_fast() {
 #ifdef HAS_LINEAR
@@ -210,14 +211,18 @@ void store(const float* sums, const float*, float* to) {
   std::copy_n(sums, kBlock, to);
 }
 
-// Computes the blocks from `first` up to, but not including, `last`.
+// Computes the blocks from `first` up to, but not including, `last`: those of all rows and a panel of columns, then
+// those of the next panel.
 template <typename T>
 WITH_AMX void multiply_blocks(const Product<T>& product, int64_t first, int64_t last) {
   alignas(64) float sums[kBlock * kBlock];
-  const int64_t n = product.n, columns = n / kBlock;
+  const int64_t n = product.n, columns = n / kBlock, height = round_up(product.m) / kBlock;
+  const int64_t panel = std::clamp<int64_t>(kPanelBytes / (2 * kBlock * product.k), 1, columns);
   _tile_loadconfig(kConfiguration.data());
   for (int64_t i = first; i < last; ++i) {
-    const int64_t column = i % columns * kBlock, row = i / columns * kBlock, rows = std::min(kBlock, product.m - row);
+    const int64_t start = i / (panel * height) * panel, width = std::min(panel, columns - start);
+    const int64_t in_panel = i - start * height, row = in_panel / width * kBlock;
+    const int64_t column = (start + in_panel % width) * kBlock, rows = std::min(kBlock, product.m - row);
     T* to = product.result + row * n + column;
     for (int64_t j = 0; j < rows; ++j) // Results are rarely in a cache: their lines arrive while they are computed.
       for (int64_t line = 0; line < kBlock; line += 64 / sizeof(T))

@@ -66,6 +66,7 @@ def is_kernels(output: Any) -> bool:
         ((2, 3, 67), 96, 160),
         ((300,), 64, 64),
         ((128,), 1536, 32),
+        ((100,), 2080, 288),  # more weights than one panel has
     ],
 )
 def test_results_are_as_exact_as_torchs(rows: Any, inputs: int, outputs: int, dtype: Any) -> None:
