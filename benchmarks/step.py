@@ -59,7 +59,7 @@ LARGER = {
 }
 # The shapes of a layer of attention: batch, heads, tokens, depth.
 LAYERS = ((4, 12, 128, 32), (4, 12, 256, 32), (4, 12, 384, 32), (2, 12, 512, 32), (4, 12, 128, 64), (2, 12, 512, 64))
-LAYERS += ((2, 8, 512, 128),)
+LAYERS += ((2, 8, 512, 128), (1, 8, 2048, 64), (1, 2, 8192, 128))
 ATTENTIONS = ("kernel", "sdpa", "eager, the kernel's dropout", "kernel, no dropout", "sdpa, no dropout")
 
 

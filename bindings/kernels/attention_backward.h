@@ -13,8 +13,17 @@
 
 namespace orch_attention {
 
-constexpr int64_t kKeys = 64; // keys per block
-constexpr int64_t kQueries = 512; // the most queries per block, which bounds its memory
+// The most keys and queries of a block, which bound its memory.
+struct BlockSize {
+  int64_t keys, queries;
+
+  // Large products are faster with AMX. With a causal mask and few keys, most scores of large blocks would be masked.
+  template <typename E>
+  static BlockSize of(const Problem& problem) {
+    const bool is_large = in_pairs<E> && has_matrix_unit() && (!problem.causal || problem.longest_key > 512);
+    return is_large ? BlockSize{256, 256} : BlockSize{64, 512};
+  }
+};
 
 template <typename T>
 struct Backward {
@@ -34,13 +43,14 @@ struct BackwardBuffers {
   A *scores, *probability_gradients; // of a block
   A *key_gradient, *value_gradient, *query_gradient;
   A *maxima, *inverses, *deltas; // per query
+  BlockSize size;
 
   static constexpr bool kSame = std::is_same_v<E, A>;
 
-  BackwardBuffers(Scratch& scratch, const Problem& problem) {
+  BackwardBuffers(Scratch& scratch, const Problem& problem) : size(BlockSize::of<E>(problem)) {
     const int64_t depth = problem.padded_depth(), longest_keys = round_up(problem.longest_key, kKeyMultiple);
     const int64_t longest_queries = round_up(problem.longest_query, kColumns);
-    const int64_t block = kKeys * std::min(kQueries, longest_queries);
+    const int64_t block = std::min(size.keys, longest_keys) * std::min(size.queries, longest_queries);
     const int64_t elements = (std::max(longest_keys, longest_queries) + 3 * longest_keys + 4 * longest_queries) * depth;
     scratch.reserve(
         (elements + 3 * block) * sizeof(E) +
@@ -205,12 +215,13 @@ ORCH_INLINE void backward_head(
   const Dropout dropout(problem, index, head);
   const bool first_of_group = head % problem.group() == 0;
   load_queries(task, buffers, sequence, head);
-  for (int64_t key = 0; key < sequence.padded_keys; key += kKeys) {
+  for (int64_t key = 0; key < sequence.padded_keys; key += buffers.size.keys) {
     const int64_t start = problem.causal ? key / kColumns * kColumns : 0;
-    for (int64_t query = start; query < sequence.padded_queries; query += kQueries) {
-      const int64_t keys = std::min(kKeys, sequence.keys - key);
-      const int64_t queries = std::min(kQueries, sequence.padded_queries - query);
-      const Range range{key, keys, std::min(kKeys, sequence.padded_keys - key), query, queries};
+    for (int64_t query = start; query < sequence.padded_queries; query += buffers.size.queries) {
+      const int64_t keys = std::min(buffers.size.keys, sequence.keys - key);
+      const int64_t padded_keys = std::min(buffers.size.keys, sequence.padded_keys - key);
+      const int64_t queries = std::min(buffers.size.queries, sequence.padded_queries - query);
+      const Range range{key, keys, padded_keys, query, queries};
       backward_block(
           problem, buffers, sequence, bias, dropout, range, first_of_group && query == start, key == 0);
     }

@@ -126,13 +126,22 @@ inline bool is_onednn_unlimited() {
   return unlimited && at::globalContext().userEnabledMkldnn();
 }
 
+// Whether products of BF16 use AMX.
+inline bool has_matrix_unit() {
+#ifdef CPUBLAS_BRGEMM_F32F32F32
+  return at::native::cpublas::could_pack(at::kBFloat16);
+#else
+  return false;
+#endif
+}
+
 // Whether products of BF16 are faster than products of FP32: with AMX, and with AVX512_BF16 on CPUs of AMD, where
 // a layer takes 0.64 to 0.86 of the time (Zen 5, benchmarks/step.py). On CPUs of Intel with AVX512_BF16 alone, they
 // take 1.4 times as long, with their conversions.
 inline bool multiplies_bfloat16() {
 #if defined(CPUBLAS_BRGEMM_F32F32F32) && defined(__x86_64__)
   static const bool is_fast = __builtin_cpu_is("amd") && __builtin_cpu_supports("avx512bf16");
-  return at::native::cpublas::could_pack(at::kBFloat16) ||
+  return has_matrix_unit() ||
       (is_fast && is_onednn_unlimited() && at::get_cpu_capability() == "AVX512");
 #else
   return false;

@@ -55,6 +55,7 @@ def causal(queries: int, keys: int) -> Any:
 
 
 ROW_WITHOUT_KEYS = torch.arange(70)[:, None] != 5
+KEYS = torch.arange(600)
 SHAPES_AND_MASKS: dict[str, Any] = {
     "plain": ((2, 3, 3, 70, 70, 32), None),
     "grouped": ((1, 4, 2, 33, 129, 20), None),
@@ -66,6 +67,7 @@ SHAPES_AND_MASKS: dict[str, Any] = {
     "lowest": ((2, 2, 2, 70, 65, 16), lambda: torch.tensor([[0.0] * 50 + [LOWEST] * 15])),
     "all lowest": ((1, 2, 2, 9, 40, 16), lambda: torch.full((1, 1, 1, 40), LOWEST)),
     "nearly overflowing": ((1, 2, 2, 9, 40, 16), lambda: torch.full((1, 1, 1, 40), 88.7)),
+    "chunk without keys": ((1, 2, 1, 330, 1090, 16), lambda: (torch.rand(330, 1090) > 0.3).index_fill_(1, KEYS, False)),
     "row without keys": ((2, 2, 2, 70, 65, 16), lambda: causal(70, 65).roll((1, 1), (0, 1)) & ROW_WITHOUT_KEYS),
 }
 
@@ -95,7 +97,7 @@ def test_masks_of_empty_inputs(shape: Any) -> None:
     assert not any(result.any() for result in results)
 
 
-@pytest.mark.parametrize("shape", [(1, 4, 2, 133, 129, 20), (1, 2, 2, 70, 600, 16)])
+@pytest.mark.parametrize("shape", [(1, 4, 2, 133, 129, 20), (1, 2, 2, 700, 1100, 16)])
 def test_causal_attention_and_scale(shape: Any) -> None:
     tensors, gradient = inputs(shape, torch.float32)
     output = torch.ops.orch.attention(*tensors, causal=True, scale=0.3)
@@ -141,7 +143,7 @@ def test_share_of_dropped_weights_is_p_and_neighbours_are_independent(p: float) 
         assert abs(float((a * b).mean())) / (p * (1 - p)) < 5 / a.numel() ** 0.5
 
 
-@pytest.mark.parametrize("shape", [(2, 2, 70, 65), (1, 3, 600, 33)])
+@pytest.mark.parametrize("shape", [(2, 2, 70, 65), (1, 3, 600, 33), (1, 1, 70, 600)])
 def test_gradients_use_the_mask_of_the_forward_pass(shape: Any) -> None:
     batch, heads, queries, keys = shape
     tensors, gradient = inputs((batch, heads, heads, queries, keys, keys), torch.float32)
