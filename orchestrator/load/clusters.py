@@ -271,9 +271,7 @@ def select(source: Path, listing: Listing, *, nodes: Nodes | None, exclude: str 
         check_number(nodes + spares, hosts, source)
         hosts = hosts[: nodes + spares]
     if spares >= len(hosts):
-        raise RequestError.about(
-            "spares-of-nodes", spares=spares, nodes=counted(len(hosts), "node"), most=len(hosts) - 1
-        )
+        raise RequestError.about("spares-of-nodes", spares=spares, nodes=counted(len(hosts), "node"))
     reason = f"{reason} without {fold(excluded)}" if excluded else reason
     return Selection(hosts=hosts[: len(hosts) - spares], reason=reason, spares=hosts[len(hosts) - spares :])
 

@@ -219,11 +219,12 @@ def recorded(base: Path) -> Recorded:
     """Return all runs below `base`; a damaged run does not hide the other runs.
 
     Raises:
-        RequestError: if this user may not read the folder.
+        RequestError: if it is not a folder, or this user may not read it.
     """
-    if os.access(base, os.F_OK) and not os.access(base, os.R_OK | os.X_OK):
+    if os.access(base, os.F_OK) and not (base.is_dir() and os.access(base, os.R_OK | os.X_OK)):
         owner = f", because it belongs to {other_owner(base)}" if other_owner(base) else ""
-        raise RequestError(f"{base} cannot be read{owner}.", hint="Name a folder of your own: --runs-dir FOLDER.")
+        problem = f"cannot be read{owner}" if base.is_dir() else "is not a folder"
+        raise RequestError(f"{base} {problem}.", hint="Name a folder of your own: --runs-dir FOLDER.")
     runs: list[Run] = []
     damaged: dict[Path, str] = {}
     for folder in sorted(path.parent for path in base.glob(f"*/{files.PLAN}")):

@@ -68,6 +68,8 @@ def test_usage_error_has_exit_code_2_and_a_short_hint(tmp_path: Path, monkeypatc
         (("provision", "./empty"), "cannot read inventory empty", "orch init"),
         (("train", "./empty"), "./empty is a folder without recipe.toml", "orch recipes new"),
         (("train", "own.py", "--runs-dir", "/proc/x"), "/proc/x", "--runs-dir"),
+        (("train", "own.py", "--runs-dir", "own.py"), "own.py is not a folder", "--runs-dir FOLDER"),
+        (("train", "own.py", "--spare-nodes", "2"), "none of 1 node", "Use fewer spare nodes"),
         (("train", "bad.py"), "bad.py, line 1: invalid syntax: def x(:", "Nothing was"),
         (("train", "-m", "package"), "__main__.py, line 1", "Nothing was"),  # syntax-package
         (("train", "-m", "regular.trian"), "regular.trian", "the current folder"),
