@@ -53,12 +53,12 @@ def make_result(out: str) -> CommandResult:
 
 def squeue(state: str, reason: str = "None", nodes: str = "n1") -> CommandResult:
     """Return the result of squeue for a job in this state."""
-    return make_result(f"12|orch-x|{state}|N/A|{nodes}|{reason}\n")
+    return make_result(f"12|orch-x|{state}|N/A|{nodes}|cpu|{reason}\n")
 
 
-def make_job(state: str, reason: str = "None") -> JobState:
+def make_job(state: str, reason: str = "None", partition: str = "cpu") -> JobState:
     """Return job 12 of two nodes in this state."""
-    return job_state("12", state, start="N/A", nodes="n[1-2]", reason=reason)
+    return job_state("12", state, start="N/A", nodes="n[1-2]", partition=partition, reason=reason)
 
 
 def make_handle(folder: Path, host: RecordedHost, system: BatchSystem = SLURM) -> BatchHandle:

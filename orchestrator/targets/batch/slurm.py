@@ -31,9 +31,12 @@ from orchestrator.targets.batch.target import BatchTarget
 
 # Settings of Slurm's programs; every other SLURM_* belongs to a job.
 PROGRAM_SETTINGS = ("SLURM_CONF", "SLURM_CLUSTERS", "SLURM_TIME_FORMAT", "SLURM_JWT")
-# What squeue prints about a job or a task of an array: its id, its name, its state, its start, its nodes, why it waits.
-FIELDS = "%i|%j|%T|%S|%N|%r"
-LISTED_JOB = re.compile(r"(([0-9]{1,18})(?:_([0-9\[][^|]*))?)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|(.*)", re.ASCII)
+# What squeue prints about a job or a task of an array: its id, its name, its state, its start, its nodes, its
+# partitions, why it waits.
+FIELDS = "%i|%j|%T|%S|%N|%P|%r"
+LISTED_JOB = re.compile(
+    r"(([0-9]{1,18})(?:_([0-9\[][^|]*))?)\|([^|]*)\|([A-Z_]+)\|([^|]*)\|([^|]*)\|([^|]*)\|(.*)", re.ASCII
+)
 CLUSTER_LINE = "CLUSTER: "
 # A line of sinfo about equal nodes: their partition, which ends with * if it is the default, their number, the sockets,
 # cores per socket and CPUs of each, and their features.
@@ -78,14 +81,18 @@ def run(programs: Programs, program: str, *options: str, seconds: float = system
     return programs.run(program, *cluster, *options, seconds=seconds)
 
 
-def job_state(job: str, word: str, *, start: str = "", nodes: str = "", reason: str = "") -> JobState:
+def job_state(
+    job: str, word: str, *, start: str = "", nodes: str = "", partition: str = "", reason: str = ""
+) -> JobState:
     """Return a job in one of Slurm's states; one in a state that is unknown to orch has not ended."""
     phase, explanation = TABLES["states"].get(word, ("running", ""))
     plain, hint = TABLES["reasons"], ""
     reason = plain.get(word, plain.get(reason, reason))
     for entry in TABLES["pending"] if phase == "pending" else ():
         if re.match(rf"(?:{entry['pattern']})(?!\w)", reason):
-            reason, hint = f"{entry['meaning']} ({reason})", entry.get("request", "")
+            # The reason of a job with several partitions is that of one of them; it may start in another.
+            hint = "" if "," in partition else entry.get("request", "")
+            reason = f"{entry['meaning']} ({reason})"
             break
     return JobState(
         job=job,
@@ -278,8 +285,8 @@ class Slurm(BatchSystem):
             if line.startswith(CLUSTER_LINE):  # With --clusters, this line precedes the jobs of each cluster.
                 cluster = line.removeprefix(CLUSTER_LINE).strip()
             if match := LISTED_JOB.fullmatch(line):
-                job, array, task, name, word, start, nodes, reason = match.groups(default="")
-                state = job_state(job, word, start=start, nodes=nodes, reason=reason)
+                job, array, task, name, word, start, nodes, partition, reason = match.groups(default="")
+                state = job_state(job, word, start=start, nodes=nodes, partition=partition, reason=reason)
                 listed.append(ListedJob(job=array, task=task, name=name, state=state, cluster=cluster))
         return listed
 

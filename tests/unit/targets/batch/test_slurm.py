@@ -60,6 +60,7 @@ def test_reason_of_a_waiting_job_is_explained() -> None:
     ):
         assert make_job("PENDING", code).problem == problem
         assert make_job("PENDING", code).reason.endswith(f" ({code})") is bool(problem)
+    assert not make_job("PENDING", "MaxMemPerLimit", "small,large").problem, "it may start in the other partition"
     assert make_job("CANCELLED", "Resources").describe() == "job 12: the job was cancelled (scancel)"
 
 
@@ -116,8 +117,8 @@ def test_submit_finds_the_job_id_in_the_output_or_by_the_name_of_the_job() -> No
     for output in ("Welcome\n\n12;cluster\n", "12\nYou have 340 hours left.\n", "Submitted batch job 12\nBye!\n"):
         assert submit(make_result(output)).submitted == "12"
     name = f"orch-{SITE.run_id}"
-    old_and_new = f"Welcome | to | us\n11|{name}|CANCELLED|N/A||None\n12|{name}|PENDING|N/A||None\n"
-    array = f"12_1|{name}|PENDING|N/A||Priority\n12_0|{name}|RUNNING|N/A|n1|None\n"
+    old_and_new = f"Welcome | to | us\n11|{name}|CANCELLED|N/A||cpu|None\n12|{name}|PENDING|N/A||cpu|None\n"
+    array = f"12_1|{name}|PENDING|N/A||cpu|Priority\n12_0|{name}|RUNNING|N/A|n1|cpu|None\n"
     for first, listed in (
         (CommandResult(code=3, out="12\nthe wrapper's mail was not sent\n", err=""), old_and_new),
         (make_result("12\n340\n"), old_and_new),
@@ -128,7 +129,7 @@ def test_submit_finds_the_job_id_in_the_output_or_by_the_name_of_the_job() -> No
         assert f"--name={name}" in scheduler.host.commands[-1]
 
 
-CLUSTERS = f"CLUSTER: west\nCLUSTER: east\n12|orch-{SITE.run_id}|PENDING|N/A||None\n"
+CLUSTERS = f"CLUSTER: west\nCLUSTER: east\n12|orch-{SITE.run_id}|PENDING|N/A||cpu|None\n"
 
 
 def test_job_of_another_cluster_is_queried_there() -> None:
@@ -181,8 +182,8 @@ def test_banner_is_not_read_as_the_state_of_a_job() -> None:
 
 def test_listing_of_jobs_has_no_lines_of_a_banner_and_the_newest_job_of_a_run() -> None:
     rows = (
-        "orch-x|orch-x|PENDING|b|c|d\n12|orch-x|RUNNING|N/A|n1|None\n"
-        "9|orch-x|CANCELLED|N/A||None\n14_1|orch-y|PENDING|N/A||Priority\n"
+        "orch-x|orch-x|PENDING|b|c|cpu|d\n12|orch-x|RUNNING|N/A|n1|cpu|None\n"
+        "9|orch-x|CANCELLED|N/A||cpu|None\n14_1|orch-y|PENDING|N/A||cpu|Priority\n"
     )
     host = RecordedHost(make_result(BANNER + rows))
     jobs = Scheduler(SLURM, host).query_jobs("orch-")

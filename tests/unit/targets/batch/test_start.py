@@ -89,7 +89,7 @@ def test_only_a_missing_program_suggests_a_login_node(tmp_path: Path, programs: 
 @pytest.mark.parametrize("accepted", [True, False])
 def test_interrupted_submission_is_recorded_only_if_accepted(tmp_path: Path, programs: Path, accepted: bool) -> None:
     write_program(programs / "sbatch", "#!/bin/sh\nkill -INT $PPID\nsleep 10\n")
-    (programs / "jobs").write_text(f"12|orch-{SITE.run_id}|PENDING|N/A||None\n" if accepted else "")
+    (programs / "jobs").write_text(f"12|orch-{SITE.run_id}|PENDING|N/A||cpu|None\n" if accepted else "")
     folder = tmp_path / "runs" / SITE.run_id
     plan = plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder)))
     with pytest.raises(KeyboardInterrupt):
@@ -115,7 +115,7 @@ def test_clean_cancels_the_jobs_that_hold_nodes_long_after_their_run_has_ended(t
         folder = make_run(tmp_path, f"run-{job}", ranks=1, nodes=1, target="slurm", location=location, ended=False)
         if seconds is not None:  # The run has ended.
             write_job_outcome(folder, state="preempted", problem="checkpoint", ended=time.time() - seconds)
-        jobs += f"{job}|orch-{job}|{state}|N/A|n1|None\n"
+        jobs += f"{job}|orch-{job}|{state}|N/A|n1|cpu|None\n"
     (programs / "jobs").write_text(jobs)
     report = BatchTarget(SLURM).clean("slurm", tmp_path, dry_run=False)
     assert [node.node for node in report.nodes] == ["job 0", "job 1", "job 2"]
@@ -149,7 +149,7 @@ def test_clean_removes_what_no_run_has_used_for_30_days_from_a_store(
     runs = tmp_path / "runs"
     location = {"name": "orch-x", "job": "12"}
     make_run(runs, target="slurm", location=location, run_dir=str(runs / "x"), python=sys.executable, train=str(TRAIN))
-    (programs / "jobs").write_text("13|orch-queued|PENDING|N/A|n1|Priority\n")
+    (programs / "jobs").write_text("13|orch-queued|PENDING|N/A|n1|cpu|Priority\n")
     (tmp_path / name).mkdir(mode=0o700, parents=True)
     users = {"ended": 31, "ended2": 29, "queued": 31}
     unused, *used = (store_folder(tmp_path, name, user, days) for user, days in users.items())
