@@ -92,6 +92,11 @@ def test_a_job_that_somebody_cancels_counts_as_cancelled_and_does_not_come_back(
     assert outcome["state"] == "stopped"
     assert outcome["problem"].startswith(f"job {run.job_id()}: the job was cancelled"), output
     site.wait_for_no_jobs()
+    site.orch("train", "faulty.py", *runs.TWO_NODES, "--slurm", "hold", "--detach")
+    for state in ("waiting", "stopped"):
+        listed = json.loads(site.orch("runs", "--inventory", "slurm", "--json").stdout)["runs"]
+        assert max(listed, key=lambda listed_run: listed_run["id"])["state"] == state
+        site.stdout_of("scancel", "--user", USER)
 
 
 def test_a_job_that_slurm_signals_writes_a_checkpoint_and_continues(site: Site) -> None:

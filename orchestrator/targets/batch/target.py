@@ -32,7 +32,7 @@ from orchestrator.runs.store import Run
 from orchestrator.targets import interface
 from orchestrator.targets.batch import inputs
 from orchestrator.targets.batch.handle import BatchHandle, with_nodes
-from orchestrator.targets.batch.run_folder import run_folder_of, update_record
+from orchestrator.targets.batch.run_folder import update_record
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
 from orchestrator.targets.batch.settings import JOB_NAME_PREFIX, location_of, store_of, with_job
 from orchestrator.targets.batch.system import BatchSystem, JobState, Phase
@@ -246,7 +246,11 @@ class ClusterJobs:
             if self.scheduler.system.is_step(location.job):
                 job = None if run.outcome else self.scheduler.state(location.job)
             if not self.problem and (run.outcome is None or (job and not job.ended)):
-                run_folder_of(run.record, run.folder, self.scheduler.host, interface.ignore).refresh()
+                handle = BatchHandle(self.scheduler.system, run.record, run.folder)
+                handle.host = self.scheduler.host
+                handle.run_folder.refresh()
+                if location.job and (job is None or job.ended):
+                    handle.refresh()  # which writes how the job has ended
                 run = store.load(run.folder)
         except ExecuteError as error:
             self.problem = f"{self.scheduler.system.title}: {error.message}"
