@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Protocol
 
@@ -440,9 +441,10 @@ class BatchSystem(ABC):
         return JobState(job=job, state="GONE", phase=Phase.FORGOTTEN, explanation=explanation)
 
     def message_of(self, result: CommandResult) -> str:
-        """Return a program's message on one line, without the program's name before each part."""
+        """Return a program's message on one line, without the program's name before each part and without its usage."""
+        printed = (result.err or result.out).strip().splitlines()
         lines = [
             line.removeprefix(f"{self.submitter}: ").removeprefix("error: ")
-            for line in (result.err or result.out).strip().splitlines()
+            for line in takewhile(lambda line: not line.lower().startswith("usage:"), printed)
         ]
         return "; ".join(dict.fromkeys(lines)) or f"exit code {result.code}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.errors import PlanError
+from orchestrator.errors import ExecuteError, PlanError
 from orchestrator.model.printable import CommandResult
 from orchestrator.runs import store
 from orchestrator.targets.batch.inputs import batch_settings, plan_of_array
@@ -20,7 +20,7 @@ from orchestrator.targets.batch.slurm import SLURM
 from orchestrator.targets.batch.system import ControllerUnreachable, JobRequest, JobState, Phase
 from tests.support.plans import read_golden
 from tests.support.slurm_jobs import RecordedHost, make_handle
-from tests.support.slurm_plans import make_request, plan_request
+from tests.support.slurm_plans import make_request, plan_request, submit_step
 
 HEAD = '{\n\t"timestamp":\t1795515377,\n\t"pbs_version":\t"23.06",\n\t"pbs_server":\t"pbs1"'
 UNKNOWN_JOB = CommandResult(code=153, out=f"{HEAD}\n}}\n", err="qstat: Unknown Job Id 99999.pbs1\n")
@@ -127,6 +127,14 @@ def test_a_server_without_a_valid_response_is_unreachable() -> None:
             state_of(result)
         with pytest.raises(ControllerUnreachable, match=message):
             PBS.jobs(scheduler_with(result), "")
+
+
+def test_rejection_is_the_message_of_qsub_without_its_usage() -> None:
+    usage = "usage: qsub [-a date_time] [-A account_string]\n\t[-c interval]\n       qsub --version\n"
+    rejected = CommandResult(code=2, out="", err=f"qsub: illegal -p value\n{usage}")
+    plan = plan_request(replace(make_request(), on="pbs"), batch_settings(PBS, None, ("priority=x",), {}))
+    with pytest.raises(ExecuteError, match=r"^PBS rejects the job: illegal -p value\nhint"):
+        scheduler_with(rejected, qstat(), qstat()).submit(submit_step(plan))
 
 
 def test_a_site_without_history_is_asked_for_active_jobs_only() -> None:
