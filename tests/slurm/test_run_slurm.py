@@ -112,9 +112,15 @@ def test_a_job_that_slurm_signals_writes_a_checkpoint_and_continues(site: Site) 
     assert (first_outcome["attempts"], run.read_outcome()["attempts"]) == (1, 2)
 
 
-def test_a_job_survives_a_restart_of_the_controller_and_starts_again_if_slurm_preempts_it(site: Site) -> None:
-    """Preempt it without a grace time, so that it has no time to write a checkpoint."""
-    run = runs.BackgroundRun(site, *runs.ONE_NODE, script=runs.UNTIL_FINISH)
+def test_a_job_survives_a_busy_controller_and_its_restart_and_starts_again_if_slurm_preempts_it(site: Site) -> None:
+    """Submit it to a stopped controller, which accepts it late; preempt it without time to write a checkpoint."""
+    site.stdout_of("pkill", "-STOP", "-x", "slurmctld", user="root")
+    try:
+        run = runs.BackgroundRun(site, *runs.ONE_NODE, script=runs.UNTIL_FINISH)
+        for code, moment in ((0, "the search for the job"), (1, "its end without a response")):
+            wait_until(lambda code=code: site.run_on(LOGIN, "pgrep", "-x", "squeue").returncode == code, moment)
+    finally:
+        site.stdout_of("pkill", "-CONT", "-x", "slurmctld", user="root")
     run.wait_for_event("joined")
     first_process = site.stdout_of("pgrep", "-x", "slurmctld", user="root")
     site.stdout_of("pkill", "-TERM", "-x", "slurmctld", user="root")

@@ -29,7 +29,7 @@ from orchestrator.runs.outcome import CleanupReport, NodeCleanup, RunOutcome, ou
 from orchestrator.runs.state_files import ACCOUNTING, outcome_in, supervisor_of, write_json
 from orchestrator.targets.batch.run_folder import RemoteFolder, RunFolder, run_folder_of, update_record
 from orchestrator.targets.batch.scheduler import Scheduler, host_at
-from orchestrator.targets.batch.settings import JOB, location_of, store_of, with_job
+from orchestrator.targets.batch.settings import JOB, JOB_NAME_PREFIX, location_of, store_of, with_job
 from orchestrator.targets.batch.system import BatchSystem, ControllerUnreachable, JobState, Phase
 from orchestrator.targets.connections.connection import Ssh
 from orchestrator.targets.connections.local import Local
@@ -89,11 +89,13 @@ class BatchHandle(RunHandle):
         """Return the connection to the host with the system's programs.
 
         Raises:
-            ExecuteError: if the run has no job.
+            ExecuteError: if the run has no job, or if the system does not respond to the search for an unrecorded one.
         """
-        if not self.job:
+        host = host_at(location_of(self.record).login)
+        if not self.job and not self.find_job(host):
+            host.close()
             raise ExecuteError.about("not-submitted", run=self.record, system=self.system)
-        return host_at(location_of(self.record).login)
+        return host
 
     @cached_property
     def scheduler(self) -> Scheduler:
@@ -141,6 +143,19 @@ class BatchHandle(RunHandle):
     def is_pending(self) -> bool:
         """Return whether the job is known to be pending; a system that does not respond may have started it since."""
         return self.last_state.phase == Phase.PENDING and not self.unreachable
+
+    def find_job(self, host: Local | Ssh) -> bool:
+        """Record the job of a run whose submission the system has not answered; return whether it has one."""
+        location = location_of(self.record)
+        listed = Scheduler(self.system, host).query_jobs(JOB_NAME_PREFIX).get(location.name)
+        folder = run_folder_of(self.record, self.folder, host, self.notify)
+        folder.refresh()
+        started = values.load(batch.parse_submitted, self.folder / batch.job_file(self.system.name))
+        if listed is not None:
+            self.save_record(with_job(self.record, listed.job))
+        elif started is not None and JOB.fullmatch(started.job):  # It has ended, and the system has forgotten it.
+            self.save_record(with_job(self.record, started.job))
+        return bool(self.job)
 
     def adopt_next_job(self) -> bool:
         """Follow the job that this one has submitted to continue the run; return whether there is one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +29,8 @@ from orchestrator.targets.interpreter import query_interpreter
 
 # Many sites add the batch system's programs to PATH only in login shells.
 SHELL = ("bash", "-lc", 'exec "$@"', "bash")
+# A system that has not answered a submission lists the job within this time, or its user has to look for it.
+ACCEPTED_SECONDS, ACCEPTED_POLL_SECONDS = 60.0, 2.0
 
 
 @dataclass(slots=True)
@@ -39,7 +42,7 @@ class Scheduler:
         host: the host with the programs.
         cluster: the cluster to query, at a site with several; '' for the host's default.
         submitted: the id of the job that submit() has submitted.
-        uncertain: whether submit() does not know if the system has accepted the job.
+        uncertain: whether the system may have accepted the job although submit() has not found it.
     """
 
     system: BatchSystem
@@ -70,18 +73,35 @@ class Scheduler:
         self.cluster = self.system.cluster_of(step)
         try:
             result = self.run(*self.system.submit_command(step))
-        except ExecuteError:  # The system may have accepted the job although its response is lost.
-            if not self.has_accepted(step.name):
-                raise
+        except ExecuteError as error:
+            self.wait_for_job(step.name, error.message)
             return
         self.submitted, cluster = self.system.parse_job_id(result.out) if result.code == 0 else ("", "")
         self.cluster = cluster or self.cluster
         # A wrapper around the program may print any text and exit with any code.
         if not self.has_accepted(step.name):
             message = self.system.message_of(result)
+            if self.uncertain or self.system.lost_response.search(message):
+                self.wait_for_job(step.name, message)
+                return
             is_missing = result.code == NOT_FOUND
             hint = "Run orch on a login node of the cluster." if is_missing else self.system.rejection_hint
             raise ExecuteError(f"{self.system.title} rejects the job: {message}", hint=hint)
+
+    def wait_for_job(self, name: str, problem: str) -> None:
+        """Wait until the system lists a job whose submission it has not answered.
+
+        A busy controller reads the request after the program that sent it has ended.
+
+        Raises:
+            ExecuteError: if it does not list the job in time. It may have the job, or accept it later.
+        """
+        self.uncertain = True
+        deadline = time.monotonic() + ACCEPTED_SECONDS
+        while not self.has_accepted(name):
+            if time.monotonic() > deadline:
+                raise ExecuteError.about("unanswered-submission", system=self.system, name=name, problem=problem)
+            time.sleep(ACCEPTED_POLL_SECONDS)
 
     def has_accepted(self, name: str) -> bool:
         """Return whether the system has this user's job with a name, which has not ended; its id is then known."""
@@ -89,7 +109,6 @@ class Scheduler:
             return True
         try:
             jobs = [job for job in self.system.jobs(self, name) if job.name == name and not job.state.ended]
-            self.uncertain = False
         except ExecuteError:
             jobs, self.uncertain = [], True
         if jobs:

@@ -232,6 +232,10 @@ class Slurm(BatchSystem):
     )
     hardware_options = ("clusters", "partition", "constraint", "nodelist", "cpus-per-task")
     rejection_hint: str = TABLES["rejection_hint"]
+    # Of slurm_strerror(), in src/common/slurm_errno.c.
+    lost_response = re.compile(
+        r"Socket timed out|Unable to contact slurm controller|Zero Bytes were|Message (?:send|receive) failure"
+    )
 
     launcher = "srun"
     launcher_summary = "one step of Slurm for all ranks"

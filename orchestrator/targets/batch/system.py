@@ -215,6 +215,7 @@ class BatchSystem(ABC):
         hardware_options: the options that select the kind of nodes and the cores of a rank, for which a measurement of
             `orch bench` holds.
         rejection_hint: what the user can do about a rejected job.
+        lost_response: the submitter's messages after which the system may still accept the job.
         resubmits: whether a preempted job continues as another job, whose id it records in the run's folder.
 
         launcher: the launcher that starts the ranks unless a user chooses another one.
@@ -250,6 +251,7 @@ class BatchSystem(ABC):
     flags: tuple[str, ...] = ()
     hardware_options: tuple[str, ...] = ()
     rejection_hint = ""
+    lost_response = re.compile(r"(?!)")  # which matches nothing
     resubmits = False
 
     launcher = "mpirun"

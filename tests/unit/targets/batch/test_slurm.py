@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.errors import OrchError
 from orchestrator.model.printable import CommandResult
 from orchestrator.targets.batch import slurm
 from orchestrator.targets.batch.scheduler import Scheduler
@@ -146,14 +145,6 @@ def test_job_of_another_cluster_is_queried_there() -> None:
         assert location_of(with_job(make_plan().run, scheduler.submitted, scheduler.cluster)).cluster == "east"
         assert scheduler.state("12").state == "RUNNING"
         assert host.commands[-1][:2] == ("squeue", "--clusters=east")
-
-
-def test_run_folder_stays_if_the_job_may_have_been_accepted() -> None:
-    step = submit_step(make_plan())
-    scheduler = Scheduler(SLURM, RecordedHost(make_result("?"), CommandResult(code=1, out="", err="busy")))
-    with pytest.raises(OrchError):
-        scheduler.submit(step)
-    assert scheduler.uncertain
 
 
 def test_variables_of_sbatch_and_an_interactive_job_do_not_reach_the_job(monkeypatch: pytest.MonkeyPatch) -> None:

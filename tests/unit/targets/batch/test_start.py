@@ -14,11 +14,14 @@ from orchestrator.errors import ExecuteError, OrchError
 from orchestrator.files import TRAIN
 from orchestrator.operations.runs import list_recorded_runs
 from orchestrator.runs import store
+from orchestrator.targets.batch import scheduler
 from orchestrator.targets.batch.scheduler import Scheduler
 from orchestrator.targets.batch.settings import location_of
 from orchestrator.targets.batch.slurm import SLURM, job_state
+from orchestrator.targets.batch.system import Phase
 from orchestrator.targets.batch.target import BatchTarget, record_jobs, run_state
 from orchestrator.targets.connections.connection import Ssh
+from orchestrator.targets.interface import RunHandle
 from tests.support.disks import small_file_system
 from tests.support.files import set_age, write_files, write_program
 from tests.support.recorded import make_run
@@ -97,6 +100,61 @@ def test_interrupted_submission_is_recorded_only_if_accepted(tmp_path: Path, pro
     assert folder.exists() == accepted
     if accepted:
         assert location_of(store.load(folder).record).job == "12", "`orch stop` can end it"
+
+
+TIMED_OUT = "sbatch: error: Batch job submission failed: Socket timed out on send/recv operation"
+
+
+def start_without_response(programs: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> RunHandle:
+    """Start a run whose submission Slurm does not answer, and look for its job for a second."""
+    monkeypatch.setattr(scheduler, "ACCEPTED_SECONDS", 1.0)
+    monkeypatch.setattr(scheduler, "ACCEPTED_POLL_SECONDS", 0.05)
+    write_program(programs / "sbatch", f"#!/bin/sh\necho '{TIMED_OUT}' >&2\nexit 1\n")
+    plan = plan_request(make_request(), run_paths=replace(SITE, run_dir=str(folder)))
+    return BatchTarget(SLURM).start(plan, folder)
+
+
+def test_job_is_found_that_slurm_lists_after_the_submission_has_timed_out(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = f"12|orch-{SITE.run_id}|PENDING|N/A||cpu|None"
+    (programs / "jobs").touch()
+    squeue = f"#!/bin/sh\ncat {programs}/jobs\necho '{listed}' > {programs}/jobs\n"  # from the second query on
+    write_program(programs / "squeue", squeue)
+    handle = start_without_response(programs, tmp_path / "runs" / SITE.run_id, monkeypatch)
+    assert location_of(handle.record).job == "12"
+
+
+@pytest.mark.parametrize("squeue", ["exit 0", "echo 'slurm_load_jobs error: Socket timed out' >&2; exit 1"])
+def test_job_that_slurm_accepts_later_can_be_stopped(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, squeue: str
+) -> None:
+    write_program(programs / "squeue", f"#!/bin/sh\n{squeue}\n")
+    folder = tmp_path / "runs" / SITE.run_id
+    with pytest.raises(ExecuteError, match=r"has not answered .*Socket timed out"):
+        start_without_response(programs, folder, monkeypatch)
+    states = f"if [ -e {programs}/cancelled ]; then state=CANCELLED; else state=PENDING; fi"
+    job = f'echo "12|orch-{SITE.run_id}|$state|N/A||cpu|None"'
+    write_program(programs / "squeue", f"#!/bin/sh\n{states}\n{job}\n")
+    assert [row.state for row in list_recorded_runs(folder.parent, "slurm").rows] == ["waiting"]
+    handle = BatchTarget(SLURM).find(folder.parent, SITE.run_id, "slurm", print)
+    assert [node.node for node in handle.stop().nodes] == ["job 12"]
+    assert (programs / "cancelled").read_text() == "12\n"
+    assert store.load(folder).state == "stopped"
+
+
+def test_run_whose_job_has_never_come_was_not_submitted_unless_it_has_written_its_job(
+    tmp_path: Path, programs: Path
+) -> None:
+    (programs / "jobs").touch()
+    folder = make_run(tmp_path, target="slurm", location={"name": "orch-x"}, ended=False)
+    handle = BatchTarget(SLURM).find(tmp_path, folder.name, "slurm", print)
+    with pytest.raises(ExecuteError, match="was not submitted to Slurm"):
+        handle.stop()
+    (folder / "slurm-job.json").write_text('{"job": "12"}')
+    write_job_outcome(folder, state="failed", problem="rank 1 failed")
+    assert handle.state(now=True).phase == Phase.FORGOTTEN
+    assert location_of(store.load(folder).record).job == "12"
 
 
 def test_damaged_record_names_no_other_host(tmp_path: Path) -> None:
