@@ -55,9 +55,8 @@ test-avx2: export ATEN_CPU_CAPABILITY = avx2
 test-avx2: export ONEDNN_MAX_CPU_ISA = AVX2
 test-avx2: .venv/.dev    ## what depends on the instruction set, as on a machine without AVX-512 and BF16
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/pytest -n $(LANES) --dist loadgroup --no-loadscope-reorder \
-		tests/unit/planning/test_precision.py tests/recipes/test_attention.py tests/recipes/test_dropout.py \
-		tests/recipes/test_eager_attention.py \
-		tests/recipes/test_run_qa.py \
+		tests/unit/planning/test_precision.py tests/recipes/test_activations.py tests/recipes/test_attention.py \
+		tests/recipes/test_dropout.py tests/recipes/test_eager_attention.py tests/recipes/test_run_qa.py \
 		tests/bindings/test_behaviour.py tests/local/test_recipe.py tests/local/test_pod.py
 
 test-k8s: .venv/.dev    ## against a real kube-apiserver, which is built once (a quarter of an hour)

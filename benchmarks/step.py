@@ -1,7 +1,7 @@
 """One training step of MiniLM on one core, 4 x 256 tokens: what each setting takes.
 
 In BF16 if this CPU has instructions for it, otherwise in FP32. Also steps of larger models with random weights, linear
-layers, and one layer of attention in both precisions.
+layers, activations, and one layer of attention in both precisions.
 
 Seconds of processor time, so that a machine with other work gives nearly the same; `--profile`
 prints where the time of the last case goes, by torch's profiler.
@@ -182,6 +182,30 @@ def print_products() -> None:
             print(f"  {inputs} to {outputs:4}, {whose:8} {figures}", flush=True)
 
 
+def print_activations() -> None:
+    """Print the milliseconds of activations of 1024 x 1536 numbers with torch's and orch's kernels, fastest of 40."""
+    print("Activations, ms: torch's, orch's")
+    aten = torch.ops.aten
+    for dtype in (torch.bfloat16, torch.float32):
+        x, gradient = torch.randn(2, 1024, 1536).to(dtype)
+        calls = {
+            "gradient of GELU": lambda: aten.gelu_backward(gradient, x),  # noqa: B023
+            "GELU by tanh": lambda: aten.gelu(x, approximate="tanh"),  # noqa: B023
+            "gradient of GELU by tanh": lambda: aten.gelu_backward(gradient, x, approximate="tanh"),  # noqa: B023
+            "SiLU": lambda: aten.silu(x),  # noqa: B023
+            "gradient of SiLU": lambda: aten.silu_backward(gradient, x),  # noqa: B023
+            "tanh": lambda: torch.tanh(x),  # noqa: B023
+        }
+        for name, call in calls.items():
+            seconds: dict[Callable[[], None], list[float]] = {orch_kernels.restore: [], orch_kernels.use: []}
+            for _ in range(40):
+                for switch, values in seconds.items():
+                    switch()
+                    values.append(processor_seconds(call))
+            figures = "  ".join(f"{min(values) * 1e3:6.2f}" for values in seconds.values())
+            print(f"  {f'{name}, {dtype}':44} {figures}", flush=True)
+
+
 def print_layers() -> None:
     """Print the speed of linear layers with 1024 tokens under autocast, forward and backward, best of 20."""
     print("BF16 linear layers, GFLOP/s: torch's, orch's")
@@ -240,6 +264,7 @@ def main() -> None:
     if options.attention:
         print_products()
         print_layers()
+        print_activations()
         return print_attention(options.repeats)
     if options.profile:
         return profile(stepper(*CASES[options.profile]))
@@ -257,6 +282,7 @@ def main() -> None:
         print_larger(5)
         print_products()
         print_layers()
+        print_activations()
         print_attention(5)
 
 

@@ -10,6 +10,7 @@
 
 #include <ATen/ATen.h>
 
+#include "elementwise.h"
 #include "operands.h"
 #include "threefry.h"
 
@@ -17,6 +18,7 @@ namespace orch_attention {
 
 using orch_dropout::Block;
 using orch_dropout::threefry;
+using orch_elementwise::exponential;
 
 constexpr int64_t kColumns = 64; // queries per block: one random word each for a pair of keys
 constexpr int64_t kKeyMultiple = 32; // lengths are padded to multiples, so that few matrix kernels are generated
@@ -112,27 +114,6 @@ struct Dropout {
 };
 
 // ---- Elementwise functions -----------------------------------------------------------------------------------------
-
-// exp(x) for x <= 0, and 0 where the result is subnormal. The polynomial has the smallest relative error of its degree
-// from -log(2) / 2 to log(2) / 2, 9e-8. With fused multiplications and additions, the result is wrong by at most two
-// units in the last place down to 1e-13, and by four below.
-ORCH_INLINE float exponential(float x) {
-  constexpr float kRounding = 12582912 + 127; // adding 1.5 * 2**23 rounds to an integer; 127 is the bias of exponents
-  const float shifted = x * 1.44269504f + kRounding, n = shifted - kRounding;
-  const float r = x - n * 0.693147182f;
-  float y = 8.290288039e-3f;
-  y = y * r + 4.189807177e-2f;
-  y = y * r + 1.666763723e-1f;
-  y = y * r + 4.999914765e-1f;
-  y = y * r + 9.999997020e-1f;
-  y = y * r + 1;
-  const float power = std::bit_cast<float>(std::bit_cast<uint32_t>(shifted) << 23);
-  return x < -87.0f ? 0.0f : y * power;
-}
-
-ORCH_INLINE double exponential(double x) {
-  return std::exp(x);
-}
 
 template <typename T, typename A>
 ORCH_INLINE A inner_product(const T* a, int64_t a_stride, const T* b, int64_t b_stride, int64_t count) {

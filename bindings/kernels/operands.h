@@ -15,11 +15,14 @@
 #include <ATen/Version.h>
 #include <ATen/native/CPUBlas.h>
 
-#include "threefry.h"
+#include "elementwise.h"
 
 namespace orch_attention {
 
 using at::BFloat16;
+using orch_elementwise::convert;
+using orch_elementwise::round_to_bfloat16;
+using orch_elementwise::Stored;
 using std::int64_t;
 
 constexpr int64_t kPrefetched = 12; // rows
@@ -163,32 +166,6 @@ ORCH_INLINE void prefetch_rows(
     const View<T>& view, int64_t b, int64_t h, int64_t first, int64_t rows, int64_t columns) {
   for (int64_t i = first; i < first + rows; ++i)
     prefetch_row<true>(view.at(b, h, i), columns);
-}
-
-// What a number is in memory. Compilers vectorise loops over it, but not over BFloat16, which is a class.
-template <typename T>
-using Stored = std::conditional_t<std::is_same_v<T, BFloat16>, uint16_t, T>;
-
-// The BF16 number nearest to FP32 numbers, or to even, from their bits, in a word or a vector of words.
-template <typename Words>
-ORCH_INLINE void round_to_bfloat16(Words& bits) {
-  const Words rounded = (bits + 0x7fff + ((bits >> 16) & 1)) >> 16, nan = Words() + 0x7fc0;
-  bits = (bits & 0x7fffffff) > 0x7f800000 ? nan : rounded; // no branch, so that compilers vectorise loops
-}
-
-// The number in another type.
-template <typename To, typename From>
-ORCH_INLINE Stored<To> convert(Stored<From> x) {
-  if constexpr (std::is_same_v<To, From>)
-    return x;
-  else if constexpr (std::is_same_v<From, BFloat16>)
-    return std::bit_cast<float>(static_cast<uint32_t>(x) << 16);
-  else if constexpr (std::is_same_v<To, BFloat16>) {
-    auto bits = std::bit_cast<uint32_t>(x);
-    round_to_bfloat16(bits);
-    return static_cast<uint16_t>(bits);
-  } else
-    return static_cast<To>(x);
 }
 
 // Converts `count` numbers in a row to numbers `step` apart.

@@ -11,6 +11,8 @@
 #include <ATen/ops/mm_cpu_dispatch.h>
 #include <torch/library.h>
 
+#include "replacement.h"
+
 namespace orch_products {
 namespace {
 
@@ -71,28 +73,16 @@ at::Tensor addmm(
   return is_bias ? multiply(a, b, added) : at::cpu::addmm(added, a, b, beta, alpha);
 }
 
-// torch warns about every replaced kernel.
-struct NoWarnings : c10::WarningHandler {
-  void process(const c10::Warning&) override {}
-};
-
-c10::optional<torch::Library>& replacement() {
-  static c10::optional<torch::Library> library;
-  return library;
-}
-
 // Where MKL is not slow, only tests replace the products.
 void replace_products(bool replace, bool on_any_cpu) {
-  auto& library = replacement();
-  if (!replace) {
-    library.reset();
-  } else if (!library && (on_any_cpu || is_mkl_slow()) && find_linear()) {
-    NoWarnings handler;
-    const c10::WarningUtils::WarningHandlerGuard guard(&handler);
-    library.emplace(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
-    library->impl("mm", &mm);
-    library->impl("addmm", &addmm);
-  }
+  static Replacement replacement;
+  if (!replace)
+    replacement.stop();
+  else if ((on_any_cpu || is_mkl_slow()) && find_linear())
+    replacement.start([](torch::Library& library) {
+      library.impl("mm", &mm);
+      library.impl("addmm", &addmm);
+    });
 }
 
 } // namespace

@@ -1,4 +1,4 @@
-"""Fast dropout, attention, layers and matrix products for training on CPUs, in place of torch's.
+"""Fast dropout, attention, activations, layers and matrix products for training on CPUs, in place of torch's.
 
     import orch_kernels
 
@@ -7,10 +7,11 @@
 From then on torch.nn.functional.dropout, torch.nn.Dropout and torch.nn.functional.scaled_dot_product_attention, and
 what calls them, such as torch.nn.MultiheadAttention and the models of transformers, compute with vectorized kernels
 when they train with plain CPU tensors in eager mode. On CPUs with AMX, so do torch.nn.functional.linear and
-torch.nn.Linear under autocast to BF16, also in evaluation. On CPUs of AMD, torch.mm, torch.addmm and layers multiply
-FP32 matrices with oneDNN in place of MKL. Everything else is left to torch. Results are those of torch within rounding.
-Which units are dropped differs, although the same generator is used: torch.manual_seed and saved random states
-determine them.
+torch.nn.Linear under autocast to BF16, also in evaluation. GELU and SiLU, and the hyperbolic tangent of BF16 tensors,
+are vectorized on CPUs with AVX2 or AVX-512, also in evaluation. On CPUs of AMD, torch.mm, torch.addmm and layers
+multiply FP32 matrices with oneDNN in place of MKL. Everything else is left to torch. Results are those of torch within
+rounding. Which units are dropped differs, although the same generator is used: torch.manual_seed and saved random
+states determine them.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def use() -> None:
         raise RuntimeError(f"orch_kernels: {reason}.")
     torch.nn.functional.dropout = dropout.dropout
     torch.ops.orch.replace_products(True)
+    torch.ops.orch.replace_activations(True)
     if torch.ops.orch.linear_is_fast():
         torch.jit._builtins._register_builtin(linear.linear, "aten::linear")
         torch.nn.functional.linear = linear.linear
@@ -55,6 +57,7 @@ def restore() -> None:
     """Restore torch's functions."""
     if is_in_use():
         torch.ops.orch.replace_products(False)
+        torch.ops.orch.replace_activations(False)
     torch.nn.functional.dropout = dropout.TORCHS
     torch.nn.functional.linear = linear.TORCHS
     torch.nn.functional.scaled_dot_product_attention = attention.TORCHS
