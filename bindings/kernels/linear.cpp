@@ -250,28 +250,25 @@ void multiply(const Product<T>& product) {
 // ---- Operator -----------------------------------------------------------------------------------------------------
 
 struct Linear : torch::autograd::Function<Linear> {
+  // The weights are [outputs, inputs], and may be a view of transposed ones, as their gradient then is.
   // `rows` and `converted` are the input and the weights in BF16; gradients are those of the input and the weights.
   static at::Tensor forward(
       torch::autograd::AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
       const MaybeTensor& bias, const at::Tensor& rows, const at::Tensor& converted) {
     at::AutoDispatchBelowADInplaceOrView below;
     const int64_t outputs = weight.size(0), inputs = weight.size(1);
-    const auto left = rows.contiguous(), right = at::empty({outputs, inputs}, rows.options());
-    const auto* weights = converted.const_data_ptr<BFloat16>();
-    auto* arranged = right.data_ptr<BFloat16>();
-    at::parallel_for(0, outputs / 16, 1, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i)
-        arrange_weights(weights, inputs, 16 * i, arranged);
-    });
+    const bool is_transposed = !converted.is_contiguous();
+    const auto left = rows.contiguous(), right = is_transposed ? arrange(converted.t()) : arrange_transposed(converted);
     auto output = at::empty({rows.size(0), outputs}, rows.options());
     const auto* added = bias ? bias->const_data_ptr<float>() : nullptr;
     multiply<BFloat16>(
-        {left.const_data_ptr<BFloat16>(), arranged, false, rows.size(0), outputs, inputs,
+        {left.const_data_ptr<BFloat16>(), right.const_data_ptr<BFloat16>(), false, rows.size(0), outputs, inputs,
          output.data_ptr<BFloat16>(), added});
     // What torch's product saves, because either of them may compute a checkpointed module again.
     context->save_for_backward(
         {weight.requires_grad() ? rows : at::Tensor(), input.requires_grad() ? converted.t() : at::Tensor()});
     context->saved_data["has_bias"] = bias.has_value();
+    context->saved_data["is_transposed"] = is_transposed;
     context->saved_data["is_converted"] = input.scalar_type() == at::kFloat;
     return output;
   }
@@ -281,6 +278,7 @@ struct Linear : torch::autograd::Function<Linear> {
     const auto saved = context->get_saved_variables();
     const bool has_bias = context->saved_data.at("has_bias").toBool();
     const bool is_converted = context->saved_data.at("is_converted").toBool();
+    const bool is_transposed = context->saved_data.at("is_transposed").toBool();
     const bool trains_bias = has_bias && context->needs_input_grad(2);
     at::Tensor gradient = gradients[0], of_input, of_weight, of_bias;
     const bool is_watched = at::GradMode::is_enabled() || // create_graph=True
@@ -292,11 +290,18 @@ struct Linear : torch::autograd::Function<Linear> {
         of_weight = gradient.t().mm(is_converted ? with_history(saved[0], 0) : saved[0]).to(at::kFloat);
     } else {
       gradient = gradient.contiguous();
-      if (context->needs_input_grad(0))
-        of_input = is_converted ? input_gradient<float>(gradient, saved[1].t().contiguous())
-                                : input_gradient<BFloat16>(gradient, saved[1].t().contiguous());
-      if (context->needs_input_grad(1))
-        std::tie(of_weight, of_bias) = parameter_gradients(gradient, saved[0].contiguous());
+      if (context->needs_input_grad(0)) {
+        const auto right =
+            is_transposed ? arrange_transposed(saved[1].contiguous()) : arrange(saved[1].t().contiguous());
+        of_input = is_converted ? input_gradient<float>(gradient, right) : input_gradient<BFloat16>(gradient, right);
+      }
+      if (context->needs_input_grad(1)) {
+        const auto input = saved[0].contiguous();
+        if (is_transposed)
+          of_weight = multiply_transposed(input, gradient).first.t();
+        else
+          std::tie(of_weight, of_bias) = multiply_transposed(gradient, input);
+      }
     }
     if (trains_bias && !of_bias.defined())
       of_bias = gradient.sum(0, false, at::kFloat);
@@ -329,39 +334,54 @@ struct Linear : torch::autograd::Function<Linear> {
     return right;
   }
 
+  // Arranges the transposed of a matrix as a right operand: [columns, rows].
+  static at::Tensor arrange_transposed(const at::Tensor& matrix) {
+    const int64_t rows = matrix.size(0), columns = matrix.size(1);
+    const auto right = at::empty({rows, columns}, matrix.options());
+    const auto* from = matrix.const_data_ptr<BFloat16>();
+    auto* to = right.data_ptr<BFloat16>();
+    at::parallel_for(0, rows / 16, 1, [&](int64_t first, int64_t last) {
+      for (int64_t i = first; i < last; ++i)
+        arrange_weights(from, columns, 16 * i, to);
+    });
+    return right;
+  }
+
+  // `right` has [inputs, outputs] numbers.
   template <typename T>
-  static at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& weight) {
-    const int64_t rows = gradient.size(0), outputs = weight.size(0), inputs = weight.size(1);
+  static at::Tensor input_gradient(const at::Tensor& gradient, const at::Tensor& right) {
+    const int64_t rows = gradient.size(0), outputs = gradient.size(1), inputs = right.numel() / outputs;
     auto result = at::empty({rows, inputs}, gradient.options().dtype(c10::CppTypeToScalarType<T>::value));
-    const auto right = arrange(weight);
     multiply<T>(
         {gradient.const_data_ptr<BFloat16>(), right.const_data_ptr<BFloat16>(), false, rows, inputs, outputs,
          result.template data_ptr<T>(), nullptr});
     return result;
   }
 
-  static std::tuple<at::Tensor, at::Tensor> parameter_gradients(const at::Tensor& gradient, const at::Tensor& input) {
-    const int64_t rows = input.size(0), inputs = input.size(1), outputs = gradient.size(1);
-    const int64_t padded = round_up(rows);
-    const auto left = at::empty({outputs, padded}, input.options());
-    auto of_weight = at::empty({outputs, inputs}, input.options().dtype(at::kFloat));
-    auto of_bias = at::empty({outputs}, of_weight.options());
-    const auto* from = gradient.const_data_ptr<BFloat16>();
+  // Multiplies the transposed of a matrix with another of as many rows, and sums the columns of the first, in FP32.
+  static std::pair<at::Tensor, at::Tensor> multiply_transposed(const at::Tensor& first, const at::Tensor& second) {
+    const int64_t rows = first.size(0), m = first.size(1), n = second.size(1), padded = round_up(rows);
+    const auto left = at::empty({m, padded}, first.options());
+    auto result = at::empty({m, n}, first.options().dtype(at::kFloat));
+    auto sums = at::empty({m}, result.options());
+    const auto* from = first.const_data_ptr<BFloat16>();
     auto* to = left.data_ptr<BFloat16>();
-    auto* sums = of_bias.data_ptr<float>();
-    at::parallel_for(0, outputs / kBlock, 1, [&](int64_t first, int64_t last) {
-      for (int64_t i = first; i < last; ++i)
-        transpose_columns(from, rows, outputs, i * kBlock, to, sums);
+    auto* column_sums = sums.data_ptr<float>();
+    at::parallel_for(0, m / kBlock, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        transpose_columns(from, rows, m, i * kBlock, to, column_sums);
     });
-    const auto right = arrange(input);
+    const auto right = arrange(second);
     multiply<float>(
-        {to, right.const_data_ptr<BFloat16>(), true, outputs, inputs, padded, of_weight.data_ptr<float>(), nullptr});
-    return {of_weight, of_bias};
+        {to, right.const_data_ptr<BFloat16>(), true, m, n, padded, result.data_ptr<float>(), nullptr});
+    return {result, sums};
   }
 };
 #endif
 
-at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const MaybeTensor& bias) {
+// The weights are [outputs, inputs], or [inputs, outputs] if they are transposed.
+at::Tensor linear(
+    const at::Tensor& input, const at::Tensor& weight, const MaybeTensor& bias, bool is_transposed) {
   const auto is_parameter = [](const at::Tensor& tensor, int64_t dimensions) {
     return tensor.scalar_type() == at::kFloat && tensor.dim() == dimensions && tensor.is_contiguous();
   };
@@ -370,7 +390,8 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const Maybe
       (input.scalar_type() == at::kBFloat16 || input.scalar_type() == at::kFloat) && input.dim() > 1 &&
           input.numel() >= kBlock * input.size(-1) && is_parameter(weight, 2) && weight.numel() > 0 &&
           weight.size(0) % kBlock == 0 && weight.size(1) % kBlock == 0 &&
-          input.size(-1) == weight.size(1) && (!bias || (is_parameter(*bias, 1) && bias->size(0) == weight.size(0))),
+          input.size(-1) == weight.size(!is_transposed) &&
+          (!bias || (is_parameter(*bias, 1) && bias->size(0) == weight.size(is_transposed))),
       "orch::linear: expected a BF16 or FP32 input [..., inputs], and contiguous FP32 weights [outputs, inputs] and "
       "bias [outputs], with multiples of ", kBlock, " inputs and outputs, and at least as many rows of inputs");
 #ifdef HAS_LINEAR
@@ -378,11 +399,12 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const Maybe
   const bool is_autocast = at::autocast::is_autocast_enabled(at::kCPU);
   const auto converted =
       is_autocast ? at::autocast::cached_cast(at::kBFloat16, weight, at::kCPU) : weight.to(at::kBFloat16);
+  const auto by_output = [&](const at::Tensor& matrix) { return is_transposed ? matrix.t() : matrix; };
   auto sizes = input.sizes().vec();
-  sizes.back() = weight.size(0);
-  const auto rows = input.reshape({-1, weight.size(1)});
+  sizes.back() = weight.size(is_transposed);
+  const auto rows = input.reshape({-1, input.size(-1)});
   const auto used = input.scalar_type() == at::kFloat ? rows.detach().to(at::kBFloat16) : rows;
-  return Linear::apply(rows, weight, bias, used, converted.detach()).view(sizes);
+  return Linear::apply(rows, by_output(weight), bias, used, by_output(converted).detach()).view(sizes);
 #else
   return {};
 #endif
@@ -391,7 +413,8 @@ at::Tensor linear(const at::Tensor& input, const at::Tensor& weight, const Maybe
 } // namespace
 
 TORCH_LIBRARY_FRAGMENT(orch, library) {
-  library.def("linear(Tensor input, Tensor weight, Tensor? bias=None) -> Tensor", &linear);
+  library.def(
+      "linear(Tensor input, Tensor weight, Tensor? bias=None, bool is_transposed=False) -> Tensor", &linear);
   library.def("linear_is_fast() -> bool", &linear_is_fast);
 }
 

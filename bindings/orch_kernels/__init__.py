@@ -6,12 +6,12 @@
 
 From then on torch.nn.functional.dropout, torch.nn.Dropout and torch.nn.functional.scaled_dot_product_attention, and
 what calls them, such as torch.nn.MultiheadAttention and the models of transformers, compute with vectorized kernels
-when they train with plain CPU tensors in eager mode. On CPUs with AMX, so do torch.nn.functional.linear and
-torch.nn.Linear under autocast to BF16, also in evaluation. GELU and SiLU, and the hyperbolic tangent of BF16 tensors,
-are vectorized on CPUs with AVX2 or AVX-512, also in evaluation. On CPUs of AMD, torch.mm, torch.addmm and layers
-multiply FP32 matrices with oneDNN in place of MKL. Everything else is left to torch. Results are those of torch within
-rounding. Which units are dropped differs, although the same generator is used: torch.manual_seed and saved random
-states determine them.
+when they train with plain CPU tensors in eager mode. On CPUs with AMX, so do torch.nn.functional.linear,
+torch.nn.Linear and torch.addmm of layers under autocast to BF16, also in evaluation. GELU and SiLU, and the hyperbolic
+tangent of BF16 tensors, are vectorized on CPUs with AVX2 or AVX-512, also in evaluation. On CPUs of AMD, torch.mm,
+torch.addmm and layers multiply FP32 matrices with oneDNN in place of MKL. Everything else is left to torch. Results are
+those of torch within rounding. Which units are dropped differs, although the same generator is used: torch.manual_seed
+and saved random states determine them.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ def use() -> None:
     torch.ops.orch.replace_activations(True)
     if torch.ops.orch.linear_is_fast():
         torch.jit._builtins._register_builtin(linear.linear, "aten::linear")
+        torch.jit._builtins._register_builtin(linear.addmm, "aten::addmm")
         torch.nn.functional.linear = linear.linear
+        torch.addmm = linear.addmm
     if torch.ops.orch.attention_is_fast():
         torch.jit._builtins._register_builtin(
             attention.scaled_dot_product_attention, "aten::scaled_dot_product_attention"
@@ -60,6 +62,7 @@ def restore() -> None:
         torch.ops.orch.replace_activations(False)
     torch.nn.functional.dropout = dropout.TORCHS
     torch.nn.functional.linear = linear.TORCHS
+    torch.addmm = linear.TORCHS_ADDMM
     torch.nn.functional.scaled_dot_product_attention = attention.TORCHS
 
 

@@ -13,7 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 orch_kernels = pytest.importorskip("orch_kernels")
 
-from orch_kernels.linear import TORCHS, linear  # noqa: E402
+from orch_kernels.linear import TORCHS, TORCHS_ADDMM, linear  # noqa: E402
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 PROBLEM = orch_kernels.problem() or (None if torch.ops.orch.linear_is_fast() else "this CPU has no AMX")
@@ -38,6 +38,10 @@ def layer(rows: tuple[int, ...], inputs: int, outputs: int, dtype: Any = torch.f
     """Return input, weights and bias, which require gradients, and a gradient of the output."""
     tensors = [torch.randn(*rows, inputs).to(dtype), torch.randn(outputs, inputs), torch.randn(outputs)]
     return [*(tensor.requires_grad_() for tensor in tensors), torch.randn(*rows, outputs).to(BF16)]
+
+
+def add_product(bias: torch.Tensor, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    return torch.addmm(bias, x, weight)
 
 
 def leaves(*tensors: Any) -> list[Any]:
@@ -85,6 +89,27 @@ def test_results_are_as_exact_as_torchs(rows: Any, inputs: int, outputs: int, dt
     assert torch.equal(results(linear, tensors[:2], gradient)[2], kernels[2])
 
 
+@pytest.mark.parametrize("trained", [(True, True, True), (False, True, False), (True, False, True)])
+@pytest.mark.parametrize("dtype", [torch.float32, BF16])
+def test_layers_with_transposed_weights_are_as_exact_as_torchs(dtype: Any, trained: tuple[bool, ...]) -> None:
+    x, weight, bias, gradient = layer((131,), 384, 96, dtype)
+    arguments = leaves(bias, weight.t().contiguous(), x)
+    tensors = [leaf.requires_grad_(flag) for leaf, flag in zip(arguments, trained, strict=True)]
+    exact = [leaf.detach().to(kind).double().requires_grad_() for leaf, kind in zip(tensors, KINDS[::-1], strict=True)]
+    outputs: list[list[Any]] = []
+    for function, arguments in ((TORCHS_ADDMM, exact), (TORCHS_ADDMM, tensors), (torch.addmm, tensors)):
+        with torch.autocast("cpu", BF16, enabled=arguments is tensors):
+            output = function(arguments[0], arguments[2], arguments[1])
+        output.backward(gradient.to(output.dtype))
+        outputs.append([output, *(leaf.grad for leaf, flag in zip(arguments, trained, strict=True) if flag)])
+        for leaf in tensors:
+            leaf.grad = None
+    assert is_kernels(outputs[-1][0])
+    for target, torchs_value, value in zip(*outputs, strict=True):
+        assert (value.dtype, value.stride()) == (torchs_value.dtype, torchs_value.stride())
+        assert (value.double() - target).norm() <= 1.01 * (torchs_value.double() - target).norm()
+
+
 @pytest.mark.parametrize(
     "trained", [(True, False, False), (False, True, False), (True, False, True), (True, True, False)]
 )
@@ -124,6 +149,21 @@ def test_the_same_tensors_are_saved_as_by_torch(rows: Any, trained: tuple[bool, 
         assert torch.equal(value, expected)
     addresses = [[tensor.data_ptr() for tensor in tensors if tensor.shape == (64, 32)] for tensors in saved]
     assert len({*addresses[1]}) == len({*addresses[0]})
+
+
+def test_layers_with_transposed_weights_save_what_torch_saves() -> None:
+    x, weight, bias, _ = layer((70,), 64, 32)
+    tensors = (bias, x, weight.detach().t().contiguous().requires_grad_())
+    saved: list[list[Any]] = []
+    for function in (TORCHS_ADDMM, torch.addmm):
+        saved.append([])
+        hooks = torch.autograd.graph.saved_tensors_hooks(lambda tensor: saved[-1].append(tensor), lambda _: None)
+        with hooks, torch.autocast("cpu", BF16):
+            function(*tensors)
+            function(*tensors)
+    assert all(any(torch.equal(value, expected) for expected in saved[0]) for value in saved[1])
+    addresses = [{tensor.data_ptr() for tensor in tensors if tensor.shape == (64, 32)} for tensors in saved]
+    assert len(addresses[1]) == len(addresses[0]) == 1
 
 
 def test_input_may_change_unnoticed_between_two_layers() -> None:
@@ -200,9 +240,17 @@ def test_what_the_kernel_does_not_support_is_torchs() -> None:
     with torch.autocast("cpu", BF16):
         assert is_kernels(torch.nn.Linear(64, 32)(x))
         assert not any(is_kernels(linear(*case)) for case in cases)
+        added = (bias, x, weight.detach().t().contiguous().requires_grad_())
+        assert is_kernels(torch.addmm(*added))
+        unsupported = [(bias.expand(70, 32), *added[1:]), (*added[:2], weight.t()), (bias[:1], *added[1:])]
+        assert not any(is_kernels(torch.addmm(*arguments)) for arguments in unsupported)
+        assert not any(is_kernels(torch.addmm(*added, **{name: 2})) for name in ("alpha", "beta"))
+        with pytest.raises(TypeError, match="addmm"):
+            torch.addmm(1, x, weight)
     with torch.autocast("cpu", torch.float16):
         assert not is_kernels(linear(x, weight, bias))
     assert pickle.loads(pickle.dumps(linear)) is torch.nn.functional.linear
+    assert pickle.loads(pickle.dumps(torch.addmm)) is torch.addmm
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch.jit
@@ -211,6 +259,9 @@ def test_scripted_and_compiled_modules_use_torchs() -> None:
     assert "aten::linear" in str(torch.jit.script(module).inlined_graph)
     with torch.autocast("cpu", BF16):
         assert not is_kernels(torch.compile(module, backend="eager", fullgraph=True)(torch.ones(70, 64)))
+        added = (torch.ones(32, requires_grad=True), torch.ones(70, 64), torch.ones(64, 32, requires_grad=True))
+        assert not is_kernels(torch.compile(add_product, backend="aot_eager", fullgraph=True)(*added))
+    assert "aten::addmm" in str(torch.jit.script(add_product).inlined_graph)
 
 
 def test_lengths_need_no_products_of_onednn() -> None:
