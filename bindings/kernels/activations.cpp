@@ -19,6 +19,7 @@
 
 #include "elementwise.h"
 #include "replacement.h"
+#include "versions.h"
 
 namespace orch_activations {
 namespace {
@@ -88,37 +89,11 @@ struct Tanh {
   }
 };
 
-// ---- Loops, vectorised by the compiler for each register width -----------------------------------------------------
-
-#ifdef __x86_64__
-template <typename Loop>
-__attribute__((target("avx2,fma"))) void run_avx2(const Loop& loop, int64_t first, int64_t last) {
-  loop(first, last);
-}
-
-template <typename Loop>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,fma,prefer-vector-width=512"))) void run_avx512(
-    const Loop& loop, int64_t first, int64_t last) {
-  loop(first, last);
-}
-#endif
-
-bool has_avx512() {
-  static const bool result = at::get_cpu_capability() == "AVX512";
-  return result;
-}
-
-bool has_avx2() {
-  return has_avx512() || at::get_cpu_capability() == "AVX2";
-}
+// ---- Loops ---------------------------------------------------------------------------------------------------------
 
 template <typename Loop>
 void run(int64_t count, const Loop& loop) {
-#ifdef __x86_64__
-  at::parallel_for(0, count, kGrain, [&](int64_t first, int64_t last) {
-    has_avx512() ? run_avx512(loop, first, last) : run_avx2(loop, first, last);
-  });
-#endif
+  at::parallel_for(0, count, kGrain, [&](int64_t first, int64_t last) { orch_versions::run(loop, first, last); });
 }
 
 template <typename Function, typename T>
@@ -179,7 +154,8 @@ at::Tensor gelu(const at::Tensor& input, c10::string_view approximate) {
 }
 
 at::Tensor gelu_backward(const at::Tensor& gradient, const at::Tensor& input, c10::string_view approximate) {
-  const bool is_exact = approximate != "tanh", is_slow = is_exact && input.scalar_type() != at::kFloat && !has_avx512();
+  const bool is_exact = approximate != "tanh";
+  const bool is_slow = is_exact && input.scalar_type() != at::kFloat && !orch_versions::has_avx512();
   if (is_slow || !is_supported(gradient, input))
     return at::cpu::gelu_backward(gradient, input, approximate);
   return is_exact ? differentiate<Gelu>(gradient, input) : differentiate<TanhGelu>(gradient, input);
@@ -201,7 +177,7 @@ void replace_activations(bool replace) {
   static Replacement replacement;
   if (!replace)
     replacement.stop();
-  else if (has_avx2())
+  else if (orch_versions::has_avx2())
     replacement.start([](torch::Library& library) {
       library.impl("gelu", &gelu);
       library.impl("gelu_backward", &gelu_backward);

@@ -21,15 +21,15 @@ import sys
 
 import torch
 
-from orch_kernels import attention, dropout, eager, library, linear
+from orch_kernels import attention, dropout, library, linear, models
 from orch_kernels.attention import attention_of_packed
-from orch_kernels.eager import replace as replace_eager_attention
+from orch_kernels.models import replace as replace_in_models
 
-__all__ = ["attention_of_packed", "is_in_use", "problem", "replace_eager_attention", "restore", "use"]
+__all__ = ["attention_of_packed", "is_in_use", "problem", "replace_in_models", "restore", "use"]
 
 
 def use() -> None:
-    """Replace torch's functions, and the eager attention of transformers if it has been imported.
+    """Replace torch's functions, and those of transformers' models if it has been imported.
 
     Modules that have already executed `from torch.nn.functional import dropout` keep torch's function.
 
@@ -52,7 +52,7 @@ def use() -> None:
         )
         torch.nn.functional.scaled_dot_product_attention = attention.scaled_dot_product_attention
         if "transformers" in sys.modules:
-            eager.replace(importlib.import_module("transformers.modeling_utils"))
+            models.replace(importlib.import_module("transformers.modeling_utils"))
 
 
 def restore() -> None:

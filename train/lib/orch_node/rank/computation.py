@@ -112,7 +112,7 @@ def use_kernels(torch: ModuleType, layout: RunLayout, placement: RankEntry) -> N
         return
     kernels = importlib.import_module(PACKAGE)
     kernels.use()
-    after_import("transformers.modeling_utils", kernels.replace_eager_attention)
+    after_import("transformers.modeling_utils", kernels.replace_in_models)
 
 
 def find_kernel_problem() -> str | None:
