@@ -17,18 +17,18 @@
 #include <torch/library.h>
 
 #include "threefry.h"
+#include "versions.h"
 
 namespace orch_dropout {
 namespace {
 
 constexpr int64_t kGrain = 256; // the fewest blocks that justify another thread
 
-// The work of one thread: blocks from `first` up to, but not including, `last`.
 template <typename T>
 struct Task {
   const T* input;
   T* output;
-  int64_t size, first, last; // size: elements of the whole tensor
+  int64_t size; // elements
   uint64_t seed;
   uint32_t threshold; // elements with a smaller random word are dropped
   at::opmath_type<T> scale;
@@ -48,10 +48,11 @@ ORCH_INLINE void apply(const Task<T>& task, const Block& words, int64_t start, i
     output[i] = static_cast<T>(static_cast<Wide>(input[i]) * (word[i] >= threshold ? scale : Wide(0)));
 }
 
+// Blocks from `first` up to, but not including, `last`. All register widths give the same bits.
 template <typename T>
-ORCH_INLINE void run(const Task<T>& task) {
+ORCH_INLINE void run(const Task<T>& task, int64_t first, int64_t last) {
   Block words;
-  for (int64_t block = task.first; block < task.last; ++block) {
+  for (int64_t block = first; block < last; ++block) {
     threefry(task.seed, static_cast<uint64_t>(block) * kLanes, words);
     const int64_t start = block * kBlock, remaining = task.size - start;
     if (remaining >= kBlock)
@@ -62,48 +63,15 @@ ORCH_INLINE void run(const Task<T>& task) {
 }
 
 template <typename T>
-void run_portable(const Task<T>& task) {
-  run(task);
-}
-
-// The same loops, vectorised by the compiler for each register width. All give the same bits.
-#ifdef __x86_64__
-template <typename T>
-__attribute__((target("avx2"))) void run_avx2(const Task<T>& task) {
-  run(task);
-}
-
-template <typename T>
-__attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"))) void run_avx512(
-    const Task<T>& task) {
-  run(task);
-}
-#endif
-
-template <typename T>
-void (*fastest())(const Task<T>&) {
-#ifdef __x86_64__
-  if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
-    return run_avx512<T>;
-  if (__builtin_cpu_supports("avx2"))
-    return run_avx2<T>;
-#endif
-  return run_portable<T>;
-}
-
-template <typename T>
 void fill(const at::Tensor& input, const at::Tensor& output, double p, int64_t seed) {
   using Wide = at::opmath_type<T>;
-  static const auto run_fastest = fastest<T>();
-  Task<T> task{input.const_data_ptr<T>(), output.mutable_data_ptr<T>(), input.numel(), 0, 0};
+  Task<T> task{input.const_data_ptr<T>(), output.mutable_data_ptr<T>(), input.numel()};
   task.seed = static_cast<uint64_t>(seed);
   task.threshold = static_cast<uint32_t>(std::min(std::nearbyint(std::ldexp(p, 32)), 4294967295.0));
   task.scale = Wide(1) / static_cast<Wide>(1 - p);
   at::parallel_for(0, (task.size + kBlock - 1) / kBlock, kGrain, [&](int64_t first, int64_t last) {
-    Task<T> part = task;
-    part.first = first;
-    part.last = last;
-    run_fastest(part);
+    orch_versions::run(
+        [=](int64_t begin, int64_t end) __attribute__((always_inline)) { run(task, begin, end); }, first, last);
   });
 }
 
