@@ -11,6 +11,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from orchestrator.errors import ConnectionLost, ExecuteError
 from orchestrator.files import TRAIN
 from orchestrator.targets.connections.connection import Ssh
 from tests.local.runs import Orch, expect_exit, last_run, start_orch, wait_for_exit
@@ -109,6 +112,25 @@ def test_unknown_or_changed_host_key_is_named_and_starts_nothing(orch: Orch, ssh
         assert f"error: far: its host key {problem}; nothing was started." in process.stderr
         assert hint in process.stderr
         assert "keep running" not in process.stderr
+
+
+def test_jump_host_that_refuses_the_connection_is_named(sshd: str, tmp_path: Path) -> None:
+    config = Path(sshd)
+    node = config.read_text()
+    gate = node.replace("Host far node0", "Host gate").replace("/known_hosts", "/gate_hosts")
+    config.write_text(f"{node}  ProxyJump gate\n{gate}")
+    name = (tmp_path / "ssh/known_hosts").read_text().split()[0]
+    for text, problem in (
+        ("", "its host key is not known here"),
+        (f"{name} {(tmp_path / 'ssh/user.pub').read_text()}", "its host key is not the recorded one"),
+    ):
+        (tmp_path / "ssh/gate_hosts").write_text(text)
+        with pytest.raises(ExecuteError, match=re.escape(f"far (jump host gate): {problem}")) as error:
+            Ssh("far", sshd).capture(("true",), seconds=10)
+        assert f"{tmp_path}/ssh/gate_hosts" in error.value.hint
+    config.write_text(re.sub(r"Port \d+", f"Port {free_port()}", config.read_text()))
+    with pytest.raises(ConnectionLost, match=re.escape("far (jump host gate) does not answer")):
+        Ssh("far", sshd).capture(("true",), seconds=10)
 
 
 # The logs of a run on another node.

@@ -100,6 +100,7 @@ class Ssh:
         self.node = node
         self.ssh_config = ssh_config
         self.connect_seconds = connect_seconds
+        self.hops: list[Any] = []  # of the latest attempt to connect: the node, then its jump hosts
 
     @cached_property
     def connection(self) -> Any:
@@ -108,6 +109,7 @@ class Ssh:
         It fails when the node has not acknowledged anything for SILENCE_SECONDS; TCP alone needs 15 minutes.
         """
         connection = self.new_connection()
+        self.hops = list(connection_chain(connection))
         trust_known_hosts_only(connection)
         use_identity_agents(connection)
         # paramiko's threads would print stack traces when a node is lost, which orch reports itself.
@@ -164,9 +166,9 @@ class Ssh:
         try:
             return action()
         except paramiko.BadHostKeyException as error:
-            hop = self.find_hop(error.hostname)
+            hop = self.failed_hop()
             name, file, key = shlex.quote(host_key_name(hop)), known_hosts_file(hop), error.key.get_name()
-            raise ExecuteError.about("other-host-key", node=self.node, key=key, file=file, name=name) from None
+            raise ExecuteError.about("other-host-key", node=self.title_of(hop), key=key, file=file, name=name) from None
         except UnicodeError:
             raise ExecuteError.about("name-of-file", node=self.node, action=description) from None
         except (OSError, EOFError, paramiko.SSHException, paramiko.SFTPError, struct.error, OverflowError) as error:
@@ -184,17 +186,21 @@ class Ssh:
     def connection_error(self, reason: str) -> ConnectionLost:
         """Return the error for a connection that cannot be opened, from the message of paramiko."""
         for message in tomllib.loads(KNOWN_MESSAGES.read_text())["messages"]:
-            if match := re.search(message["pattern"], reason):
-                hop = self.find_hop(match[1] if match.groups() else self.node)
+            if re.search(message["pattern"], reason):
+                hop = self.failed_hop()
                 command = keyscan_command(hop.host, hop.port, hop.ssh_config.get("hostkeyalias"))
                 hint = message["hint"].strip().format(command=command, known_hosts=known_hosts_file(hop))
-                return ConnectionLost(f"{self.node}: {message['problem']}", hint=hint)
-        return ConnectionLost(f"{self.node} does not answer ({reason})")
+                return ConnectionLost(f"{self.title_of(hop)}: {message['problem']}", hint=hint)
+        return ConnectionLost(f"{self.title_of(self.failed_hop())} does not answer ({reason})")
 
-    def find_hop(self, host_key_name: str) -> Any:
-        """Return the connection to the node or to one of its jump hosts, by the host's name in known_hosts."""
-        hops = list(connection_chain(self.new_connection()))
-        return next((hop for hop in hops if host_key_name in (hop.host, known_host_name(hop.host, hop.port))), hops[0])
+    def failed_hop(self) -> Any:
+        """Return the jump host that could not be connected to, or the node if its jump hosts are connected."""
+        hops = self.hops or [self.new_connection()]
+        return next((hop for hop in reversed(hops) if not hop.is_connected), hops[0])
+
+    def title_of(self, hop: Any) -> str:
+        """Return the name of the node, and that of its jump host if the connection is to that one."""
+        return self.node if hop.original_host == self.node else f"{self.node} (jump host {hop.original_host})"
 
     @property
     def node_hint(self) -> str:

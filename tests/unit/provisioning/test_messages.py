@@ -30,6 +30,8 @@ def test_messages_of_ssh_are_explained() -> None:
     assert problem == f"it cannot start programs on 10.0.0.2 over SSH: {refused}"
     assert "authorized_keys" in hint
     assert "!requiretty" in explain("sudo: sorry, you must have a tty to run sudo\n")[1]
+    closed = "kex_exchange_identification: Connection closed by remote host\r\nConnection closed by UNKNOWN port 65535"
+    assert "jump host" in explain(f"Task failed: Failed to connect to the host via ssh: {closed}")[1]
     assert "no IPv4" in explain("[mpiexec@n1] HYD_sock_get_iface_ip (...): unable to find interface eth0")[0]
 
 
