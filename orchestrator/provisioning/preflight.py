@@ -9,6 +9,7 @@ from typing import Any
 from orchestrator.load.clusters import Limits
 from orchestrator.model.cluster import GIB
 from orchestrator.model.decision import Finding
+from orchestrator.model.hosts import fold
 from orchestrator.provisioning.probe import PREFLIGHT, Probe
 from orchestrator.stacks.stack import Stack
 
@@ -111,9 +112,12 @@ def shared_folder_problems(probe: Probe, stack: Stack) -> Iterator[Problem]:
 def connection_problems(probe: Probe, host: Host, nodes: Collection[str]) -> Iterator[Problem]:
     """Yield the problems of a node with the addresses and names of the others that were reached."""
     may_be_root = probe.sudo or host.may_become
-    for name, peer in probe.peers.items():
-        values = {"name": name, "address": peer.address or "no address", "error": peer.error}
-        if name not in nodes:
+    peers = {name: peer for name, peer in probe.peers.items() if name in nodes}
+    if unresolved := [name for name, peer in peers.items() if not peer.address]:
+        yield "unresolved_peers", {"names": fold(unresolved)}
+    for name, peer in peers.items():
+        values = {"name": name, "address": peer.address, "error": peer.error}
+        if name in unresolved:
             continue
         if peer.error:
             yield "unreachable_peer", values

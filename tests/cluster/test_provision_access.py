@@ -86,7 +86,7 @@ def ada(site: Site, tmp_path: Path) -> Site:
 def test_names_of_nodes_behind_a_jump_host_need_a_sudo_password(ada: Site, site: Site, password_file: Path) -> None:
     """Run `provision --dry-run` without a password, with an unreadable one and with the right one."""
     report_without = nodes_by_name(ada.orch("--dry-run", code=1))
-    assert "on node0 the name node1 resolves to 127.0.1.1" in report_without["node0"]["problem"]
+    assert "the name node1 resolves to 127.0.1.1" in report_without["node0"]["problem"]
     assert "not changed" in report_without["node1"]["problem"]
     group_variables = f"{ada.inventory.parent}/group_vars/all.yml"
     write_files(ada.inventory.parent, {"group_vars/all.yml": f"ansible_become_password: {PASSWORD}\n"})

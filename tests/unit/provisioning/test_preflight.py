@@ -53,7 +53,13 @@ def test_hint_names_the_packages_of_the_distribution() -> None:
 def test_problem_names_both_nodes_of_a_failed_connection() -> None:
     peers = {"node0": make_peer("node0"), "node1": make_peer("node1", error="Connection refused")}
     (text,) = problem_texts(make_probe("node0", peers=peers), TWO_PROBES[1])
-    assert text == "node0: node0 cannot reach node1 (10.0.0.2): Connection refused"
+    assert text == "node0: it cannot reach node1 (10.0.0.2): Connection refused"
+
+
+def test_names_without_address_are_one_problem_of_all_nodes() -> None:
+    peers = {name: make_peer(name, address="", error=f"{name} cannot be resolved") for name in ADDRESSES}
+    texts = problem_texts(*(make_probe(name, peers=peers) for name in ADDRESSES))
+    assert texts == [f"{name}: it knows no address of node0, node1" for name in ADDRESSES]
 
 
 def test_wrong_names_are_a_problem_only_without_root_rights() -> None:
