@@ -14,6 +14,10 @@ from orch_node.supervisor.torchrun import await_end
 from tests.support.layouts import make_layout
 
 WARNING = "[W1126 16:51:26.97 socket.cpp:207] [c10d] The hostname of the client socket cannot be retrieved. err=-3\n"
+NO_IPV4 = """[mpiexec@node0] HYD_sock_get_iface_ip (../sock/hydra_sock_intel.c:421): unable to find interface eth0
+[mpiexec@node0] Error setting up the bootstrap proxies
+[mpiexec@node0]    You may try using -bootstrap option to select alternative launcher.
+"""
 LINE = "=" * 83 + "\n"
 SSH = """[bstrap:0:3@node3] Error: Unable to run bstrap_proxy on 10.213.98.5 (pid 1552, exit code 65280)
 [bstrap:0:3@node3]    You may try using -bootstrap option to select alternative launcher.
@@ -62,6 +66,7 @@ def read_log(folder: Path, text: str) -> LauncherLog:
 def test_reason_is_what_ended_the_launcher(tmp_path: Path) -> None:
     for text, reason in (
         (WARNING + SSH + WARNING, "node4 cannot be reached: Host key verification failed."),
+        (NO_IPV4, "interface eth0 has no IPv4 address, which Intel MPI needs"),
         (LOST_DAEMON, "the daemon on node1 has ended"),
         (LOST_CONNECTION, "the daemon on node1 has ended"),
         (WARNING, ""),
