@@ -77,13 +77,15 @@ def find_runs(base: Path, name: str, notify: Notify, *, force: bool = False) -> 
     Raises:
         RequestError: if there is no such run, or it cannot be resumed.
     """
-    for run_id, problem in runs.refresh_live(base).items():
+    problems = runs.refresh_live(base)
+    for run_id, problem in problems.items():
         notify(f"{run_id}: {problem}")
     if name == "last":
-        unfinished = [run for run in store.recorded(base).runs if store.can_resume(run)]
+        recorded = store.recorded(base).runs
+        unfinished = [run for run in recorded if store.can_resume(run) or (run.id in problems and loss_of(run))]
         if not unfinished:
             raise RequestError.about("no-unfinished-run", base=base)
-        return unfinished[-1:]
+        name = unfinished[-1].id
     if members := store.members(base, name):
         selected = [run for run in members if store.can_resume(run)]
         if not selected:

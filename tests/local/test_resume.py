@@ -164,9 +164,10 @@ def test_run_whose_first_node_is_lost_for_good_is_resumed_without_it_by_force(tm
         wait_until(lambda: "begun" in workspace.orch("logs", "last").stdout, "the rank has started")
         workspace.lab.disconnect(workspace.lab.hosts[0])
         without_node0 = ("resume", last_run(tmp_path).name, "--nodes", "node1")
-        refused = expect_exit(workspace.orch(*without_node0), 2)
-        assert "may still run: node0 does not answer" in refused.stderr
-        assert "--force" in refused.stderr
+        for command in (("resume",), without_node0):  # the newest unfinished run is this one, too
+            refused = expect_exit(workspace.orch(*command), 2)
+            assert "may still run: node0 does not answer" in refused.stderr
+            assert "--force" in refused.stderr
         expect_exit(workspace.orch(*without_node0, "--force", "--detach"))
         assert "has not ended" in expect_exit(workspace.orch(*without_node0, "--force"), 2).stderr
         expect_exit(workspace.orch("stop"), 1)  # node0 is still cut off
