@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from functools import partial
@@ -75,7 +76,8 @@ def stop(
         print_text(f"{cleanup.describe_stop(done, before=before, after=after)}\n{cleanup.text(done)}")
         if other_runs:
             names, option = ", ".join(other_runs), store.runs_dir_option(runs_dir)
-            print_text(f"Still running: {names}. To stop one: orch stop ID{option}")
+            option += f" --inventory {shlex.quote(inventory)}" if inventory else ""
+            print_text(f"Not seen to end: {names}. To stop one: orch stop ID{option}")
         if store.can_resume(store.load(handle.folder)):
             print_text(f"resume: orch resume {store.cli_arguments(handle.folder)}")
     raise typer.Exit(done.exit_code)

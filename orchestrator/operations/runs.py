@@ -124,7 +124,8 @@ def list_recorded_runs(base: Path, inventory: str | None) -> RunList:
 def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> tuple[RunHandle, tuple[str, ...]]:
     """Return a run, and the IDs of all further runs that have not ended.
 
-    For `last`, the run is the newest one that has not ended. For an ID, the second value is empty.
+    For `last`, the run is the newest one that has not ended. On an inventory, runs in state `unknown`, such as those of
+    other inventories with the same hosts, come after all others. For an ID, the second value is empty.
 
     Raises:
         RequestError: if there is no such run.
@@ -136,7 +137,8 @@ def find_live(base: Path, name: str, inventory: str | None, notify: Notify) -> t
             notify(f"{run_id}: {problem}")
         live = [run.id for run in store.recorded(base).runs if not run.has_ended]
     else:
-        live = [row.id for row in list_recorded_runs(base, inventory).rows if row.state not in store.ENDED]
+        rows = [row for row in list_recorded_runs(base, inventory).rows if row.state not in store.ENDED]
+        live = [row.id for row in sorted(rows, key=lambda row: row.state != "unknown")]
     return find(base, live[-1] if live else name, inventory, notify), tuple(live[:-1])
 
 

@@ -99,7 +99,7 @@ def test_stop_selects_the_newest_unfinished_run_and_names_the_others(orch: Orch,
     make_run(tmp_path / "runs", "29990101-120000-qa-0000", created=32472144000.0)
     stopped = orch("stop")
     assert stopped.stdout.startswith(f"Stopped run {live}.\n"), stopped.stdout
-    assert f"Still running: {planned.name}." in stopped.stdout
+    assert f"Not seen to end: {planned.name}." in stopped.stdout
     assert read_outcome(run)["state"] == "stopped"
     assert not read_events(run, "preempted"), "to stop a run is not to preempt it"
     repeated = expect_exit(orch("stop", live)).stdout

@@ -115,7 +115,9 @@ class Target:
         return Handle(record, folder)
 
     def list_runs(self, inventory: str, base: Path) -> RunList:
-        return RunList(rows=(row_of(RUN_RECORD, RunReport(), state="running", nodes=(), folder=""),))
+        states = {"running": RUN_RECORD, "unknown": replace(RUN_RECORD, run_id=FOURTH)}
+        rows = [row_of(run, RunReport(), state=state, nodes=(), folder="") for state, run in states.items()]
+        return RunList(rows=tuple(rows))
 
     def find(self, base: Path, name: str, inventory: str, notify: Notify) -> Handle:
         return Handle(replace(RUN_RECORD, run_id=name), base)
@@ -131,7 +133,7 @@ def test_newest_live_run_is_found_after_refreshing_remote_runs(tmp_path: Path, m
     assert store.load(tmp_path / SECOND).state == "done"
     monkeypatch.setattr(registry, "target_at", lambda inventory: Target())
     handle, other_runs = find_live(tmp_path, "last", "lab", ignore)
-    assert (handle.record.run_id, other_runs) == (RUN_RECORD.run_id, ())
+    assert (handle.record.run_id, other_runs) == (RUN_RECORD.run_id, (FOURTH,))
 
 
 def test_list_of_runs_has_the_states_that_nodes_report_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
