@@ -11,16 +11,11 @@ from pydantic import AfterValidator, ConfigDict, Field, NonNegativeInt, Positive
 
 from orchestrator.errors import PlanError
 from orchestrator.load.files import StrictModel
+from orchestrator.model.facts import satisfies
 from orchestrator.targets.kubernetes import names
 
 CPUS = re.compile(r"(\d+(?:\.\d+)?)(m?)")  # a quantity of Kubernetes, without units that no CPU has
 TOKEN = "HF_TOKEN"
-
-
-def checked_name(text: str) -> str:
-    if not names.is_subdomain(text):
-        raise ValueError("not a valid Kubernetes name: use lower-case letters, digits and dashes (RFC 1123)")
-    return text
 
 
 def checked_path(path: str) -> str:
@@ -29,7 +24,8 @@ def checked_path(path: str) -> str:
     return path
 
 
-KubernetesName = Annotated[str, AfterValidator(checked_name)]
+NAME_RULE = "Kubernetes name: use lower-case letters, digits and dashes (RFC 1123)"
+KubernetesName = Annotated[str, satisfies(names.is_subdomain, NAME_RULE)]
 PodPath = Annotated[str, AfterValidator(checked_path)]
 
 
