@@ -19,6 +19,7 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/library.h>
 
+#include "gradients.h"
 #include "threefry.h"
 
 #if defined(__x86_64__) && defined(CPUBLAS_BRGEMM_F32F32F32) && __has_include(<amxbf16intrin.h>)
@@ -281,9 +282,7 @@ struct Linear : torch::autograd::Function<Linear> {
     const bool is_transposed = context->saved_data.at("is_transposed").toBool();
     const bool trains_bias = has_bias && context->needs_input_grad(2);
     at::Tensor gradient = gradients[0], of_input, of_weight, of_bias;
-    const bool is_watched = at::GradMode::is_enabled() || // create_graph=True
-        c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) || !is_plain(gradient);
-    if (is_watched || !linear_is_fast()) {
+    if (needs_operators(gradient) || !linear_is_fast()) {
       if (context->needs_input_grad(0))
         of_input = gradient.mm(with_history(saved[1].t(), 1)).to(is_converted ? at::kFloat : at::kBFloat16);
       if (context->needs_input_grad(1))
@@ -306,10 +305,6 @@ struct Linear : torch::autograd::Function<Linear> {
     if (trains_bias && !of_bias.defined())
       of_bias = gradient.sum(0, false, at::kFloat);
     return {of_input, of_weight, trains_bias ? of_bias : at::Tensor(), {}, {}};
-  }
-
-  static bool is_plain(const at::Tensor& tensor) {
-    return tensor.has_storage() && !tensor._is_zerotensor() && !tensor.unsafeGetTensorImpl()->is_python_dispatch();
   }
 
   // Returns what the forward pass converted to BF16 with the history of that argument, which may have changed since.

@@ -13,6 +13,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include "gradients.h"
 #include "versions.h"
 
 namespace orch_rms_norm {
@@ -47,10 +48,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context, const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    const bool is_watched = at::GradMode::is_enabled() || // create_graph=True
-        c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) || !gradients[0].has_storage() ||
-        gradients[0].unsafeGetTensorImpl()->is_python_dispatch();
-    auto [of_input, of_weight] = is_watched
+    auto [of_input, of_weight] = needs_operators(gradients[0])
         ? differentiate(gradients[0], saved[0], saved[1], context->saved_data.at("epsilon").toDouble())
         : differentiate_rows(gradients[0].contiguous(), saved[0].contiguous(), saved[1], saved[2]);
     return {of_input, of_weight, {}};

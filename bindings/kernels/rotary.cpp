@@ -10,6 +10,7 @@
 #include <torch/library.h>
 
 #include "elementwise.h"
+#include "gradients.h"
 #include "operands.h"
 #include "versions.h"
 
@@ -88,10 +89,7 @@ struct Rotate : torch::autograd::Function<Rotate> {
     const auto saved = context->get_saved_variables();
     const at::Tensor &gradient = gradients[0], &cos = saved[0], &sin = saved[1];
     const bool is_float = context->saved_data.at("is_float").toBool();
-    const bool is_watched = at::GradMode::is_enabled() || // create_graph=True
-        c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::Python) || !gradient.has_storage() ||
-        gradient.unsafeGetTensorImpl()->is_python_dispatch();
-    if (is_watched) {
+    if (needs_operators(gradient)) {
       const auto halves = (gradient * sin.unsqueeze(1)).chunk(2, -1);
       const auto result = gradient * cos.unsqueeze(1) + at::cat({halves[1], -halves[0]}, -1);
       return {result.to(is_float ? at::kFloat : at::kBFloat16), {}, {}};

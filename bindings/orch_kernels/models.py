@@ -126,7 +126,6 @@ def is_training(*tensors: torch.Tensor) -> bool:
         attention.is_in_use()
         and torch.is_grad_enabled()
         and are_plain(*tensors)
-        and torch._C._len_torch_dispatch_stack() == 0  # modes see torch's operators
         and any(tensor.requires_grad for tensor in tensors)
     )
 

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 orch_kernels = pytest.importorskip("orch_kernels")
 
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 from transformers.models.gemma2 import modeling_gemma2  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 from transformers.models.qwen3 import modeling_qwen3  # noqa: E402
@@ -140,6 +141,32 @@ def test_evaluation_and_compiled_models_and_other_types_use_torchs() -> None:
     assert operators(lambda: llama().bfloat16()(IDS)) == set()
     with torch.autocast("cpu", torch.bfloat16):
         assert operators(lambda: model(IDS)) == KERNELS
+
+
+def test_checkpointed_layers_may_be_counted_in_the_forward_pass_alone() -> None:
+    model, results = llama(), []
+    for checkpoint in (False, True):
+        if checkpoint:
+            getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
+        with FlopCounterMode(display=False):
+            state = model(IDS).last_hidden_state
+        state.sin().sum().backward()
+        results.append([weight.grad.clone() for weight in model.parameters()])
+        model.zero_grad()
+    assert all(map(torch.equal, *results))
+
+
+def test_batches_of_gradients_are_those_of_single_ones() -> None:
+    model = llama()
+    norm, x = model.norm, torch.randn(5, 64, requires_grad=True)
+    batch = torch.randn(3, 5, 64)
+    (gradient,) = torch.autograd.grad(norm(x), x, batch, is_grads_batched=True)
+    assert torch.allclose(gradient[1], torch.autograd.grad(norm(x), x, batch[1])[0], atol=1e-6)
+    heads, angles = torch.randn(1, 2, 5, 16, requires_grad=True), torch.randn(2, 1, 5, 16)
+    batch = torch.randn(3, 1, 2, 5, 16)
+    rotated = modeling_llama.apply_rotary_pos_emb(heads, heads, *angles)[0]
+    (gradient,) = torch.autograd.grad(rotated, heads, batch, is_grads_batched=True, retain_graph=True)
+    assert torch.allclose(gradient[1], torch.autograd.grad(rotated, heads, batch[1])[0], atol=1e-6)
 
 
 def test_other_norms_and_rotary_embeddings_remain() -> None:
