@@ -7,12 +7,10 @@
 // The work is divided by heads, so that the number of threads does not change a bit of the results.
 
 #include <cmath>
-#include <mutex>
 #include <tuple>
 #include <type_traits>
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -20,6 +18,7 @@
 
 #include "attention_backward.h"
 #include "attention_forward.h"
+#include "dropout.h"
 
 namespace orch_attention {
 namespace {
@@ -350,12 +349,6 @@ Pair with_gradient(
   return {results[0], results[1].detach()}; // compiled autograd knows no outputs without gradients
 }
 
-int64_t next_seed() {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  return static_cast<int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
-}
-
 void check_inputs(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value, double p) {
   const auto dtype = query.scalar_type();
   const bool is_supported = dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf || dtype == at::kDouble;
@@ -404,7 +397,7 @@ at::Tensor attention(
   check_inputs(query, key, value, p);
   if (mask && mask->defined())
     check_mask(*mask, query, key);
-  const int64_t seed = p > 0 ? next_seed() : 0;
+  const int64_t seed = p > 0 ? orch_dropout::next_seed() : 0;
   return std::get<0>(call_forward(query, key, value, {mask, {}, {}, p, default_scale(query, scale), causal, seed}));
 }
 
@@ -433,7 +426,7 @@ at::Tensor attention_varlen(
   check_inputs(q, k, v, p);
   const Options options{
       {}, checked_offsets(query_offsets, query.size(0)), checked_offsets(key_offsets, key.size(0)), p,
-      default_scale(query, scale), causal, p > 0 ? next_seed() : 0};
+      default_scale(query, scale), causal, p > 0 ? orch_dropout::next_seed() : 0};
   return std::get<0>(call_forward(q, k, v, options)).squeeze(0).transpose(0, 1);
 }
 

@@ -1,22 +1,16 @@
 // torch.ops.orch.dropout: dropout whose mask is a function of a seed and each element's position.
 //
-// The seed comes from torch's default generator, so torch.manual_seed and saved random states determine it. backward()
-// stores only the seed and computes the mask again. On CPUs that are not Intel's, ATen's kernel draws the numbers
-// one by one from a Mersenne Twister. torch calls these functions on any thread; they need no lock.
-
-#include <algorithm>
-#include <cmath>
-#include <mutex>
+// backward() stores only the seed and computes the mask again. On CPUs that are not Intel's, ATen's kernel draws the
+// numbers one by one from a Mersenne Twister. torch calls these functions on any thread; they need no lock.
 
 #include <ATen/ATen.h>
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Dispatch.h>
 #include <ATen/OpMathType.h>
 #include <ATen/Parallel.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#include "threefry.h"
+#include "dropout.h"
 #include "versions.h"
 
 namespace orch_dropout {
@@ -67,7 +61,7 @@ void fill(const at::Tensor& input, const at::Tensor& output, double p, int64_t s
   using Wide = at::opmath_type<T>;
   Task<T> task{input.const_data_ptr<T>(), output.mutable_data_ptr<T>(), input.numel()};
   task.seed = static_cast<uint64_t>(seed);
-  task.threshold = static_cast<uint32_t>(std::min(std::nearbyint(std::ldexp(p, 32)), 4294967295.0));
+  task.threshold = word_threshold(p);
   task.scale = Wide(1) / static_cast<Wide>(1 - p);
   at::parallel_for(0, (task.size + kBlock - 1) / kBlock, kGrain, [&](int64_t first, int64_t last) {
     orch_versions::run(
@@ -84,13 +78,6 @@ at::Tensor dropout_by_seed(const at::Tensor& input, double p, int64_t seed) {
     fill<scalar_t>(dense, output, p, seed);
   });
   return input.is_contiguous() ? output : at::empty_like(input).copy_(output);
-}
-
-at::Tensor call_by_seed(const at::Tensor& input, double p, int64_t seed) {
-  static const auto handle = c10::Dispatcher::singleton()
-                                 .findSchemaOrThrow("orch::dropout_by_seed", "")
-                                 .typed<at::Tensor(const at::Tensor&, double, int64_t)>();
-  return handle.call(input, p, seed);
 }
 
 // Each output is its input times a constant, so the gradient is the same operation.
@@ -111,12 +98,6 @@ struct DropoutBySeed : torch::autograd::Function<DropoutBySeed> {
 
 at::Tensor with_gradient(const at::Tensor& input, double p, int64_t seed) {
   return DropoutBySeed::apply(input, p, seed);
-}
-
-int64_t next_seed() {
-  auto generator = at::detail::getDefaultCPUGenerator();
-  std::lock_guard<std::mutex> lock(generator.mutex());
-  return static_cast<int64_t>(at::check_generator<at::CPUGeneratorImpl>(generator)->random64());
 }
 
 at::Tensor dropout(const at::Tensor& input, double p) {

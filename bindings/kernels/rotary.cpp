@@ -41,8 +41,8 @@ ORCH_INLINE void rotate_row(const From* from, const float* cos, const float* sin
   }
 }
 
-// Rotates rows of [batch, heads, rows, depth] by angles [batch or 1, rows, depth], or back. The order of the rows is that
-// of [batch, rows, heads], which models store.
+// Rotates rows of [batch, heads, rows, depth] by angles [batch or 1, rows, depth], or back. Models store them in the
+// order of [batch, rows, heads].
 template <bool back, typename From, typename To>
 void rotate(const at::Tensor& input, const at::Tensor& cos, const at::Tensor& sin, const at::Tensor& output) {
   const int64_t heads = input.size(1), rows = input.size(2), half = input.size(3) / 2;
@@ -114,8 +114,8 @@ at::Tensor rotate_heads(const at::Tensor& input, const at::Tensor& cos, const at
       (input.scalar_type() == at::kFloat || input.scalar_type() == at::kBFloat16) && input.dim() == 4 &&
           input.size(3) % 2 == 0 && input.numel() > 0 && are_angles(cos) && are_angles(sin) &&
           cos.size(0) == sin.size(0),
-      "orch::rotate: expected an FP32 or BF16 input [batch, heads, rows, depth] with an even depth, and contiguous FP32 "
-      "cosines and sines [batch or 1, rows, depth]");
+      "orch::rotate: expected an FP32 or BF16 input [batch, heads, rows, depth] with an even depth, and contiguous "
+      "FP32 cosines and sines [batch or 1, rows, depth]");
   return Rotate::apply(input, cos, sin);
 }
 

@@ -1,7 +1,7 @@
-"""Norms and rotary embeddings of transformers' models, with the kernels.
+"""Norms, with dropout and residuals before them, and rotary embeddings of transformers' models, with the kernels.
 
-Most models define the same RMSNorm and the same apply_rotary_pos_emb, each in its own module. Both are replaced in the
-module of a model when one is made, if their statements are exactly the usual ones.
+Most models define the same RMSNorm and apply_rotary_pos_emb, and those like BERT the same ends of layers, each in its
+module. They are replaced in the module of a model when one is made, if their statements are exactly the usual ones.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ hidden_states = hidden_states.to(torch.float32)
 variance = hidden_states.pow(2).mean(-1, keepdim=True)
 hidden_states = hidden_states * torch.rsqrt(variance + self.variance_epsilon)
 return self.weight * hidden_states.to(input_dtype)"""
+RESIDUAL = """hidden_states = self.dense(hidden_states)
+hidden_states = self.dropout(hidden_states)
+hidden_states = self.LayerNorm(hidden_states + input_tensor)
+return hidden_states"""
 ROTARY = """cos = cos.unsqueeze(unsqueeze_dim)
 sin = sin.unsqueeze(unsqueeze_dim)
 q_embed = q * cos + rotate_half(q) * sin
@@ -34,6 +38,7 @@ ROTATE_HALF = """x1 = x[..., :x.shape[-1] // 2]
 x2 = x[..., x.shape[-1] // 2:]
 return torch.cat((-x2, x1), dim=-1)"""
 DTYPES = (torch.float32, torch.bfloat16)
+BLOCK = 64  # elements whose random numbers are drawn together
 REPLACED: set[Any] = set()  # classes and names of modules
 
 
@@ -62,12 +67,15 @@ def replace_in(module: str) -> None:
         return
     REPLACED.add(module)
     names = vars(sys.modules[module])
-    norms = [value for name, value in names.items() if name.endswith("RMSNorm") and isinstance(value, type)]
-    for norm in norms:
-        forward = getattr(norm, "forward", None)
-        if norm not in REPLACED and statements(forward, ["self", "hidden_states"]) == NORM:
-            norm.forward = normalizing(norm.forward)  # type: ignore[attr-defined]
-            REPLACED.add(norm)
+    for value in list(names.values()):
+        if isinstance(value, type) and issubclass(value, torch.nn.Module) and value not in REPLACED:
+            if statements(value.forward, ["self", "hidden_states"]) == NORM:
+                value.forward = normalizing(value.forward)
+            elif statements(value.forward, ["self", "hidden_states", "input_tensor"]) == RESIDUAL:
+                value.forward = adding(value.forward)
+            else:
+                continue
+            REPLACED.add(value)
     rotary = names.get("apply_rotary_pos_emb")
     is_usual = statements(rotary, ["q", "k", "cos", "sin", "unsqueeze_dim"]) == ROTARY
     if is_usual and statements(names.get("rotate_half"), ["x"]) == ROTATE_HALF:
@@ -103,6 +111,49 @@ def normalizing(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(self, hidden_states)
 
     return forward
+
+
+def adding(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the forward method of the end of a layer that computes dropout, sum and LayerNorm with the kernel."""
+
+    @functools.wraps(original)
+    def forward(self: Any, hidden_states: torch.Tensor, input_tensor: torch.Tensor) -> torch.Tensor:
+        hidden_states = self.dense(hidden_states)
+        if can_add(self.dropout, self.LayerNorm, hidden_states, input_tensor):
+            norm = self.LayerNorm
+            tensors = (hidden_states, input_tensor, norm.weight, norm.bias)
+            return torch.ops.orch.residual_norm(*tensors, self.dropout.p, norm.eps)
+        return self.LayerNorm(self.dropout(hidden_states) + input_tensor)
+
+    return forward
+
+
+def can_add(dropout: Any, norm: Any, hidden_states: torch.Tensor, residual: torch.Tensor) -> bool:
+    """Return whether the kernel computes what these modules do, and nothing watches them."""
+    return (
+        type(dropout) is torch.nn.Dropout
+        and dropout.training
+        and 0 < dropout.p < 1
+        and type(norm) is torch.nn.LayerNorm
+        and norm.weight is not None
+        and norm.bias is not None
+        and is_training(hidden_states, residual, norm.weight, norm.bias)
+        and hidden_states.dtype in DTYPES
+        and residual.dtype == norm.weight.dtype == norm.bias.dtype == torch.float32
+        and hidden_states.shape == residual.shape
+        and residual.shape[-1:] == norm.normalized_shape == norm.weight.shape
+        and residual.shape[-1] % BLOCK == 0
+        and residual.numel() > 0
+        and norm.weight.is_contiguous()
+        and norm.bias.is_contiguous()
+        and not any(has_hooks(module) for module in (dropout, norm))
+    )
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Return whether a hook watches a module, or its forward method is replaced."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return any(hooks) or "forward" in vars(module) or bool(torch.nn.modules.module._has_any_global_hook())
 
 
 def rotating(original: Callable[..., Any]) -> Callable[..., Any]:

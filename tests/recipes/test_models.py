@@ -12,6 +12,7 @@ transformers = pytest.importorskip("transformers")
 orch_kernels = pytest.importorskip("orch_kernels")
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+from transformers.models.bert import modeling_bert  # noqa: E402
 from transformers.models.gemma2 import modeling_gemma2  # noqa: E402
 from transformers.models.llama import modeling_llama  # noqa: E402
 from transformers.models.qwen3 import modeling_qwen3  # noqa: E402
@@ -30,6 +31,7 @@ SIZES = {
 }
 IDS = torch.arange(40).view(2, 20)
 KERNELS = {"orch::rms_norm", "orch::rotate"}
+ALL = {*KERNELS, "orch::residual_norm"}
 
 
 def llama() -> Any:
@@ -48,7 +50,7 @@ def operators(call: Callable[[], Any]) -> set[str]:
     """Return which of the kernels a call uses."""
     with torch.profiler.profile() as profiler:
         call()
-    return {event.key for event in profiler.key_averages()} & KERNELS
+    return {event.key for event in profiler.key_averages()} & ALL
 
 
 def gradients(output: Any, tensors: list[Any], order: int = 1) -> list[Any]:
@@ -167,6 +169,62 @@ def test_batches_of_gradients_are_those_of_single_ones() -> None:
     rotated = modeling_llama.apply_rotary_pos_emb(heads, heads, *angles)[0]
     (gradient,) = torch.autograd.grad(rotated, heads, batch, is_grads_batched=True, retain_graph=True)
     assert torch.allclose(gradient[1], torch.autograd.grad(rotated, heads, batch[1])[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("p", [0.1, 0.7])
+def test_dropout_sum_and_norm_are_those_of_three_operators(p: float, dtype: Any) -> None:
+    norm = torch.nn.LayerNorm(192, eps=0.01)
+    for parameter in norm.parameters():
+        torch.nn.init.normal_(parameter)
+    x, residual = torch.randn(2, 41, 192).to(dtype).requires_grad_(), torch.randn(2, 41, 192, requires_grad=True)
+    tensors = [x, residual, *norm.parameters()]
+
+    def separate() -> Any:
+        torch.manual_seed(7)
+        return norm(torch.nn.functional.dropout(x, p).float() + residual)
+
+    def kernel(x: Any = x, residual: Any = residual) -> Any:
+        torch.manual_seed(7)
+        return torch.ops.orch.residual_norm(x, residual, norm.weight, norm.bias, p, norm.eps)
+
+    expected = [separate(), *gradients(separate(), tensors), *gradients(separate(), tensors, order=2)]
+    results = [kernel(), *gradients(kernel(), tensors), *gradients(kernel(), tensors, order=2)]
+    for result, target in zip(results, expected, strict=True):
+        assert result.dtype == target.dtype
+        assert (result.double() - target.double()).norm() <= (3e-6 if dtype == torch.float32 else 0.01) * target.norm()
+    threads = torch.get_num_threads()
+    torch.set_num_threads(3)
+    assert all(map(torch.equal, results[:5], [kernel(), *gradients(kernel(), tensors)]))
+    torch.set_num_threads(threads)
+    transposed = kernel(x.transpose(0, 1), residual.transpose(0, 1))
+    assert torch.equal(transposed, kernel(x.transpose(0, 1).contiguous(), residual.transpose(0, 1).contiguous()))
+
+
+def bert() -> Any:
+    sizes = {**SIZES, "hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.0}
+    return modeling_bert.BertModel(transformers.BertConfig(**sizes)).train()
+
+
+def test_layers_of_bert_end_with_the_kernel_unless_a_hook_watches_them() -> None:
+    model, results = bert(), []
+    for replaced in (True, False):
+        if not replaced:
+            for module in model.modules():
+                if isinstance(module, torch.nn.LayerNorm):
+                    module.register_forward_hook(lambda *_: None)
+        assert operators(lambda: model(IDS)) == ({"orch::residual_norm"} if replaced else set())
+        torch.manual_seed(5)
+        state = model(IDS).last_hidden_state
+        state.sin().sum().backward()
+        results.append([state.detach(), *(weight.grad for weight in model.parameters() if weight.grad is not None)])
+        model.zero_grad()
+    for result, expected in zip(*results, strict=True):
+        assert (result - expected).norm() <= 3e-5 * expected.norm() + 1e-5
+    model = bert()
+    assert operators(lambda: model.eval()(IDS)) == set()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert operators(lambda: model.train()(IDS)) == {"orch::residual_norm"}
 
 
 def test_other_norms_and_rotary_embeddings_remain() -> None:
