@@ -81,10 +81,11 @@ class Scheduler:
         # A wrapper around the program may print any text and exit with any code.
         if not self.has_accepted(step.name):
             message = self.system.message_of(result)
+            is_missing = result.code == NOT_FOUND
+            self.uncertain = self.uncertain and not is_missing
             if self.uncertain or self.system.lost_response.search(message):
                 self.wait_for_job(step.name, message)
                 return
-            is_missing = result.code == NOT_FOUND
             hint = "Run orch on a login node of the cluster." if is_missing else self.system.rejection_hint
             raise ExecuteError(f"{self.system.title} rejects the job: {message}", hint=hint)
 

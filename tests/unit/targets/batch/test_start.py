@@ -79,6 +79,8 @@ def test_job_that_cannot_be_recorded_is_cancelled(tmp_path: Path, programs: Path
 def test_only_a_missing_program_suggests_a_login_node(tmp_path: Path, programs: Path, code: int, hint: str) -> None:
     folder = tmp_path / "runs" / SITE.run_id
     (programs / "jobs").touch()
+    if code == 127:  # a machine without Slurm
+        (programs / "squeue").unlink()
     results = "" if code == 127 else f"mkdir {folder}/ranks\n"  # those of a job that has ended already
     write_program(programs / "sbatch", f"#!/bin/sh\n{results}echo burst buffer not found >&2\nexit {code}\n")
     with pytest.raises(ExecuteError, match="burst buffer not found") as caught:
