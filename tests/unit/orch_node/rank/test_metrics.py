@@ -6,6 +6,7 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -43,3 +44,24 @@ def test_notes_that_are_no_numbers_or_cannot_be_read_are_left_out(measured: metr
     *bad, good = map(json.loads, measured.path.read_text().splitlines())
     assert {(line["step"], line["samples_per_second"], line["loss"]) for line in bad} == {(0, None, None)}
     assert (repr(good["step"]), good["loss"]) == ("3", 1.5)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_new"),
+    [({}, {"weight": {"step": 1}}, True), ({"weight": {"step": 7}}, {"weight": {"step": 8}}, False), ({}, {}, False)],
+    ids=["new", "from-checkpoint", "without-state"],
+)
+def test_first_step_tells_a_new_optimizer_from_one_with_a_state(
+    measured: metrics.Metrics,
+    monkeypatch: pytest.MonkeyPatch,
+    before: dict[str, Any],
+    after: dict[str, Any],
+    is_new: bool,
+) -> None:
+    sent: list[Any] = []
+    monkeypatch.setattr(metrics, "send", sent.append)
+    monkeypatch.setattr(TORCH, "initial_seed", lambda: 0, raising=False)
+    for state in ({"before": before, "after": after}, {"before": after, "after": after}):
+        measured.before_step(SimpleNamespace(state=state["before"]))
+        measured.add_step(SimpleNamespace(state=state["after"]))
+    assert [event.new_optimizer for event in sent] == [is_new], "only the first step is reported"

@@ -166,6 +166,20 @@ def test_failed_attempts_are_restarted_up_to_the_limit(runs: Runs) -> None:
     assert [event["attempt"] for event in runs.events("restarting")] == [2]
 
 
+def test_attempts_that_continue_without_the_state_of_an_optimizer_are_reported(runs: Runs) -> None:
+    """Let rank 0 load a checkpoint in the second attempt only; the third one is that of a resumed run."""
+    body = 'send("first_step", rank, new_optimizer=os.environ["ORCH_ATTEMPT"] != "2")\nexit(rank, 1); os._exit(1)'
+
+    def warned() -> list[str]:
+        return [event["text"] for event in runs.events("node") if "new optimizer" in event["text"]]
+
+    runs.run(body, "--max-restarts", "1")
+    assert warned() == []
+    runs.run(body, "--first-attempt", "3", "--max-restarts", "1")
+    assert [text.partition(" trains")[0] for text in warned()] == ["warning: attempt 3", "warning: attempt 4"]
+    assert [(event["attempt"], event["of"]) for event in runs.events("restarting")] == [(2, 1), (4, 3)]
+
+
 def test_damaged_and_forged_events_are_counted_and_change_no_outcome(runs: Runs) -> None:
     """Ignore events that a script or a torn pipe has damaged, and those that only the supervisor may record."""
     outcome = runs.run(

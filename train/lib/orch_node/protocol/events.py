@@ -95,9 +95,15 @@ class Joined(Event, kind="joined"):
 
 @dataclass(frozen=True)
 class FirstStep(Event, kind="first_step"):
-    """The optimizer of the rank has made its first step."""
+    """The optimizer of the rank has made its first step.
+
+    Attributes:
+        torch_seed: the seed of torch's generator.
+        new_optimizer: whether the optimizer keeps a state, and had none before the step, as from a checkpoint.
+    """
 
     torch_seed: int = 0
+    new_optimizer: bool = False
 
 
 @dataclass(frozen=True)

@@ -53,7 +53,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 def begin(torch: ModuleType, run_dir: Path, rank: int, callback: Callable[[], None]) -> Metrics:
     """Start measuring, in a daemon thread, which also calls `callback` before each heartbeat."""
     metrics = Metrics(torch, run_dir, rank)
-    watch_steps(after=metrics.add_step)
+    watch_steps(metrics.before_step, metrics.add_step)
     watch_gradients(torch, "backward", metrics.before_backward, metrics.after_backward)
     threading.Thread(target=metrics.run, args=(callback,), name="orch-metrics", daemon=True).start()
     atexit.register(metrics.end)
@@ -70,6 +70,7 @@ class Metrics:
         self.lock = threading.Lock()
         self.steps = 0  # of this process
         self.last_step: float | None = None
+        self.had_state = True  # whether an optimizer had a state before the first step, as from a checkpoint
         self.backward = 0.0  # seconds since the last step
         self.trained = False  # whether a backward pass or an optimizer step was made
         self.nan_losses = NanLosses()
@@ -86,10 +87,15 @@ class Metrics:
     def after_backward(self, seconds: float) -> None:
         self.backward += seconds
 
-    def add_step(self, *_: Any) -> None:
+    def before_step(self, optimizer: Any, *_: Any) -> None:
+        if self.last_step is None:
+            self.had_state = bool(optimizer.state)
+
+    def add_step(self, optimizer: Any, *_: Any) -> None:
         now = time.perf_counter()
         if self.last_step is None:
-            send(FirstStep(torch_seed=self.torch.initial_seed()))
+            is_new = not self.had_state and bool(optimizer.state)
+            send(FirstStep(torch_seed=self.torch.initial_seed(), new_optimizer=is_new))
         self.trained = True
         with self.lock:
             self.steps += 1

@@ -201,7 +201,9 @@ class SupervisedRun:
         """Record that all ranks start again, and why."""
         self.restarts += 1
         after = ending.problem or record(ending.first_failure)
-        self.event_log.record(Restarting(attempt=self.restarts + 1, of=self.options.max_restarts, after=after))
+        earlier = int(self.options.first_attempt) - 1
+        attempt, last = earlier + self.restarts + 1, earlier + int(self.options.max_restarts)
+        self.event_log.record(Restarting(attempt=attempt, of=last, after=after))
 
     def record_news(self, text: str) -> None:
         """Record a message about the nodes of the run."""
