@@ -64,6 +64,7 @@ ATTENTIONS = ("kernel", "sdpa", "eager, the kernel's dropout", "kernel, no dropo
 
 
 def stepper(implementation: str, optimizer: str, uses_kernels: bool, probability: float) -> Callable[[], None]:
+    orch_kernels.use() if uses_kernels else orch_kernels.restore()  # some are put into models when they are made
     torch.manual_seed(0)
     config = AutoConfig.from_pretrained(
         locate(MODEL),

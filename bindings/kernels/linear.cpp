@@ -172,7 +172,8 @@ constexpr std::array<std::uint8_t, 64> configuration() {
 }
 alignas(64) constexpr auto kConfiguration = configuration();
 
-// Computes a block of FP32 sums, whose rows begin `stride` numbers apart.
+// Computes a block of FP32 sums, whose rows begin `stride` numbers apart. The right operand stays in the L2 cache, as
+// _tile_stream_loadd hints, so that it does not evict the rows of the left one, which are used again, from the L1 cache.
 template <typename T>
 WITH_AMX inline void sum(const Product<T>& product, int64_t row, int64_t column, float* sums, int64_t stride) {
   const int64_t k = product.k, step = product.has_tiles ? kTile * kBlock : kBlock;
@@ -184,9 +185,9 @@ WITH_AMX inline void sum(const Product<T>& product, int64_t row, int64_t column,
   _tile_zero(3);
   for (int64_t i = 0; i < k; i += kBlock, left += step, right += kBlock * kBlock) {
     _tile_loadd(4, left, bytes);
-    _tile_loadd(6, right, 4 * kBlock);
+    _tile_stream_loadd(6, right, 4 * kBlock);
+    _tile_stream_loadd(7, right + kBlock, 4 * kBlock);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, right + kBlock, 4 * kBlock);
     _tile_dpbf16ps(1, 4, 7);
     _tile_loadd(5, left + kTile * k, bytes);
     _tile_dpbf16ps(2, 5, 6);
