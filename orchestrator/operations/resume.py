@@ -139,6 +139,8 @@ def plan(run: Run, changes: Changes, base: Path, notify: Notify, recorded: Train
     Raises:
         OrchError: if the run cannot be resumed like this.
     """
+    if runs.is_local(run.record) and Path(run.record.run_dir).resolve() != run.folder.resolve():
+        raise RequestError.about("copied-run", run=run)
     recorded = recorded or request_of(run)
     request = replace(changes.apply(recorded), runs_dir=base)
     check_secrets(run, request)

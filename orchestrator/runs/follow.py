@@ -15,7 +15,7 @@ from orch_node.protocol.events import Event
 from orch_node.tail import last_text
 
 from orchestrator.errors import ExecuteError
-from orchestrator.runs import store
+from orchestrator.runs import queued, store
 from orchestrator.runs.events import events_in, whole_lines
 from orchestrator.runs.state_files import supervises, supervisor_of
 
@@ -112,14 +112,16 @@ def await_start(folder: Path, source: Source) -> int | None:
     """Wait until the supervisor reports, and return its pid.
 
     Returns:
-        The pid, or None if the run has ended without the supervisor reporting.
+        The pid, or None if the run has ended without the supervisor reporting, or its queue has ended before its start.
 
     Raises:
         ExecuteError: if the supervisor does not report within START_SECONDS.
     """
     deadline = time.monotonic() + START_SECONDS
+    queue = queued.queue_of(folder)
+    was_left_waiting = queue is not None and not queued.is_active(queue)
     while (supervisor := supervisor_of(folder)) is None:
-        if (folder / files.OUTCOME).exists():
+        if was_left_waiting or (folder / files.OUTCOME).exists():
             return None
         if time.monotonic() > deadline:
             message, arguments = source.supervisor_output() or "it wrote nothing", store.cli_arguments(folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -91,6 +92,15 @@ def test_folder_of_the_request_is_the_working_directory_and_must_exist(tmp_path:
     run = store.load(make(tmp_path / "runs", "gone", "failed", directory=str(tmp_path / "gone")))
     with pytest.raises(RequestError, match="No such file or directory"), in_folder_of(run):
         pass
+
+
+def test_copy_of_a_run_is_not_resumed_in_the_folder_of_the_original(tmp_path: Path) -> None:
+    folder = make(tmp_path / "runs", "run", "failed", request={"recipe": "bert-qa"}, directory=str(tmp_path))
+    (tmp_path / "link").symlink_to("runs")
+    copied = shutil.copytree(folder, tmp_path / "copies" / "run")
+    assert plan(store.load(tmp_path / "link" / "run"), Changes(), tmp_path / "link", ignore).run.run_dir == str(folder)
+    with pytest.raises(RequestError, match=f"{copied} is a copy of {folder}"):
+        plan(store.load(copied), Changes(), copied.parent, ignore)
 
 
 def test_running_run_is_refused(tmp_path: Path) -> None:

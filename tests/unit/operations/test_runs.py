@@ -15,6 +15,7 @@ from orchestrator.errors import RequestError
 from orchestrator.operations import runs
 from orchestrator.operations.runs import WaitingRun
 from orchestrator.runs import queued, store
+from orchestrator.runs.follow import LocalRun, await_start
 from orchestrator.runs.logs import LogLine
 from tests.support.recorded import make_run
 
@@ -86,3 +87,10 @@ def test_refused_run_without_a_queue_has_ended(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(runs, "handle_of", lambda run: attempts)
     assert not list(WaitingRun(folder).events())
     assert attempts.states == [DONE]
+
+
+def test_run_whose_queue_has_ended_before_its_start_is_not_followed(tmp_path: Path) -> None:
+    folder = make_waiting_run(tmp_path)
+    (folder / "supervisor.json").unlink(missing_ok=True)
+    assert store.load(folder).state == "killed"
+    assert await_start(folder, LocalRun(folder)) is None
