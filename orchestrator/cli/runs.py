@@ -24,8 +24,23 @@ from orchestrator.screen import print_text
 ByResult = Annotated[str | None, typer.Option("--by", metavar="RESULT", help="Rank the runs by this result.")]
 
 
+Ascending = Annotated[
+    bool | None,
+    typer.Option(
+        "--ascending/--descending",
+        help="Order of --by. Default: ascending for losses, errors and times.",
+        show_default=False,
+    ),
+]
+
+
 def compare(
-    context: typer.Context, a: RunName, b: RunName = "last", result: ByResult = None, as_json: AsJson = False
+    context: typer.Context,
+    a: RunName,
+    b: RunName = "last",
+    result: ByResult = None,
+    ascending: Ascending = None,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the settings and the results of two runs, or rank the runs of arrays."""
     array = store.members(context.obj, a)
@@ -33,7 +48,11 @@ def compare(
     selections = [store.members(context.obj, name) or (store.find(context.obj, name, print_error),) for name in names]
     updated = operation.update(chain.from_iterable(selections), print_error)
     if array or result or len(updated) > 2:
-        ranked = comparison.rank_runs(updated, result)
+        smallest_first = comparison.is_smaller_better(result or "") if ascending is None else ascending
+        ranked = comparison.rank_runs(updated, result, smallest_first=smallest_first)
+        if result and ascending is None:
+            order, reverse = ("smallest", "--descending") if smallest_first else ("largest", "--ascending")
+            print_error(f"the {order} {result} comes first ({reverse}: last)")
         print_text(json_text("ranking", runs=finite(ranked)) if as_json else comparison.ranking_text(ranked, result))
         return
     compared = comparison.compare(*updated)

@@ -86,7 +86,7 @@ def parse_axis(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the key and the values of an argument."""
     name, _, values = text.partition("=")
     try:
-        choices = tuple(dict.fromkeys(next(csv.reader([values], strict=True), ())))
+        choices = tuple(dict.fromkeys(next(csv.reader([values], strict=True, skipinitialspace=True), ())))
     except csv.Error:
         choices = ()
     if not name or not choices or "" in choices:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -19,7 +20,10 @@ from orchestrator.runs.store import Run
 
 ABSENT = "-"
 LOSS, SPEED = "loss", "samples_per_second"
-SMALLER_IS_BETTER = ("loss", "perplexity", "error", "seconds")  # parts of the names of such results
+# Words and parts of words in the names of results that are better if they are smaller, such as eval_loss and MSELoss.
+SMALLER_IS_BETTER = re.compile(
+    "loss|perplexity|error|seconds|(?<![a-z])(r?mse|mae|mape|nll|ppl|wer|cer|fid|bpc|latency|runtime|time)(?![a-z])"
+)
 
 
 def compare(a: Run, b: Run) -> dict[str, Any]:
@@ -116,12 +120,18 @@ def text(comparison: dict[str, Any]) -> str:
     return "\n".join([*heads, "", settings_table, "", table(rows, ("figure", "a", "b", "b/a"))])
 
 
-def rank_runs(runs: Sequence[Run], result: str | None) -> list[dict[str, Any]]:
-    """Return the runs of an array in the order of a result, the best one first; runs without it, or with NaN, last.
+def is_smaller_better(result: str) -> bool:
+    """Return whether smaller values of a result are better, according to its name."""
+    return bool(SMALLER_IS_BETTER.search(result.lower()))
+
+
+def rank_runs(runs: Sequence[Run], result: str | None, *, smallest_first: bool = False) -> list[dict[str, Any]]:
+    """Return the runs of an array in the order of a result; runs without it, or with NaN or infinity, come last.
 
     Args:
         runs: the runs of an array.
         result: the name of the result, or None for the order of the array.
+        smallest_first: whether the smallest value comes first, not the largest one.
 
     Raises:
         RequestError: if no run has this result.
@@ -134,11 +144,10 @@ def rank_runs(runs: Sequence[Run], result: str | None) -> list[dict[str, Any]]:
         listing = f"They have: {', '.join(sorted(names)) or 'none'}."
         suggestion = did_you_mean(result, names, listing=listing)
         raise RequestError.about("unknown-result", result=result, suggestion=suggestion)
-    sign = 1 if any(part in result for part in SMALLER_IS_BETTER) else -1
 
     def order(run: Mapping[str, Any]) -> tuple[bool, float]:
         value = run["results"].get(result, math.nan)
-        return (True, 0.0) if math.isnan(value) else (False, sign * value)
+        return (False, value if smallest_first else -value) if math.isfinite(value) else (True, 0.0)
 
     return sorted(ranked, key=order)
 

@@ -18,6 +18,7 @@ def labels(*axes: str, sample: int | None = None) -> list[str]:
 
 def test_array_has_a_run_for_each_combination() -> None:
     assert labels('x=a,"c,d","e"', 'y={"k"}') == ['x=a y={"k"}', 'x=c,d y={"k"}', 'x=e y={"k"}']
+    assert labels('x=a, "c, d", e') == ["x=a", "x=c, d", "x=e"]
     assert labels("seed=1,2", "lr=.1,.2") == ["seed=1 lr=.1", "seed=1 lr=.2", "seed=2 lr=.1", "seed=2 lr=.2"]
 
 

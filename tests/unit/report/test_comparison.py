@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from orchestrator.cli.main import make_app
 from orchestrator.errors import RequestError
-from orchestrator.report.comparison import rank_runs, ranking_text
+from orchestrator.report.comparison import is_smaller_better, rank_runs, ranking_text
 from orchestrator.runs import store
 from tests.support.recorded import make_run, write_events
 
@@ -36,7 +36,7 @@ def base(tmp_path: Path) -> Path:
 
 
 def ranking(base: Path, result: str | None) -> list[dict[str, Any]]:
-    return rank_runs(store.members(base, ARRAY), result)
+    return rank_runs(store.members(base, ARRAY), result, smallest_first=is_smaller_better(result or ""))
 
 
 def test_best_run_comes_first_and_runs_without_the_result_last(base: Path) -> None:
@@ -71,3 +71,27 @@ def test_run_whose_result_or_loss_is_not_a_number_is_not_the_best(base: Path) ->
         losses = ({"event": "progress", "rank": 0, "loss": loss} for loss in (0.1, last_loss))
         write_events(base / f"{ARRAY}-{number}", losses)
     assert [run["run"][-1] for run in ranking(base, "loss")] == list("1023")
+
+
+def test_run_whose_result_is_infinite_is_not_the_best(base: Path) -> None:
+    write_events(base / f"{ARRAY}-0", [make_result({"f1": float("inf"), "eval_loss": float("-inf")})])
+    assert [ranking(base, name)[0]["run"] for name in ("f1", "eval_loss")] == [f"{ARRAY}-1"] * 2
+
+
+def test_order_of_a_result_follows_from_its_name() -> None:
+    smaller = ("loss", "eval_Loss", "MSELoss", "RMSE", "val_mse", "val/wer", "cer", "Perplexity", "train_seconds")
+    larger = ("f1", "accuracy", "answer_score", "samples_per_second", "Lifetimes", "exact_match", "power", "timed_f1")
+    assert [name for name in smaller if not is_smaller_better(name)] == []
+    assert [name for name in larger if is_smaller_better(name)] == []
+
+
+def test_order_is_printed_and_can_be_changed(base: Path) -> None:
+    orders = {}
+    for option in ((), ("--ascending",), ("--descending",)):
+        arguments = ["runs", "--runs-dir", str(base), "compare", ARRAY, "--by", "f1", *option, "--json"]
+        result = CliRunner().invoke(make_app(), arguments)
+        runs = [run["run"][-1] for run in json.loads(result.stdout)["runs"]]
+        orders[option] = ("".join(runs), result.stderr)
+    assert orders[()] == ("1302", "the largest f1 comes first (--ascending: last)\n")
+    assert orders["--ascending",] == ("0312", "")
+    assert orders["--descending",] == ("1302", "")
