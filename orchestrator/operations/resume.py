@@ -14,7 +14,7 @@ from orchestrator.errors import ConnectionLost, ExecuteError, RequestError
 from orchestrator.files import sha256
 from orchestrator.model.decision import array_values
 from orchestrator.model.hosts import Nodes
-from orchestrator.model.printable import MASK, mask
+from orchestrator.model.printable import MASK, counted, mask
 from orchestrator.operations import runs, train
 from orchestrator.planning import recorded_request, sweep
 from orchestrator.planning.plan import Plan
@@ -25,6 +25,7 @@ from orchestrator.targets import registry
 from orchestrator.targets.interface import Notify
 
 REQUESTED = ("nodes", "exclude", "precision", "max_restarts")  # fields of a request that a resumed run may change
+BATCH_CHANGES = "unless the script uses ORCH_PLANNED_WORLD_SIZE={}, its global batch and its schedule change"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +145,8 @@ def plan(run: Run, changes: Changes, base: Path, notify: Notify, recorded: Train
     recorded = recorded or request_of(run)
     request = replace(changes.apply(recorded), runs_dir=base)
     check_secrets(run, request)
-    launches = (event for event in run.events() if isinstance(event, Launched))
-    attempt = max((event.attempt for event in launches), default=0) + 1
+    launches = {event.attempt: event.ranks for event in run.events() if isinstance(event, Launched)}
+    attempt, first_ranks = max(launches, default=0) + 1, launches.get(1, 0)
     ranks_per_node = {placement.local_world_size for placement in run.record.layout}
     planned_request = request
     if attempt > 1 and changes.ppn is None and request.ppn is None and len(ranks_per_node) == 1:
@@ -154,6 +155,7 @@ def plan(run: Run, changes: Changes, base: Path, notify: Notify, recorded: Train
         record=run.record,
         state=run.state,
         attempt=attempt,
+        first_ranks=first_ranks,
         project=run.origin.project,
         sends_code=changes.code,
         forces=changes.force,
@@ -164,6 +166,10 @@ def plan(run: Run, changes: Changes, base: Path, notify: Notify, recorded: Train
         planned = replace(planned, request=request)
         for line in differences(run, recorded, request, planned):
             notify(line)
+    ranks = len(planned.run.layout)
+    if planned.resolved.recipe.own_script and first_ranks and ranks not in (0, first_ranks):
+        changed = f"changed: {counted(ranks, 'rank')}, {first_ranks} at the first start"
+        notify(f"{changed}; {BATCH_CHANGES.format(first_ranks)}")
     label = array_values(run.record.decisions)
     return sweep.labelled(planned, label) if label else planned
 

@@ -240,6 +240,7 @@ class Resume:
         record: the record of the run.
         state: how its last attempt ended.
         attempt: the number of the next attempt.
+        first_ranks: the number of ranks at the first start, or 0 if it is unknown.
         project: the files that were sent with a script, or None.
         sends_code: whether to bring the run's copy of the project up to date.
         forces: whether to continue although data or settings have changed.
@@ -249,6 +250,7 @@ class Resume:
     record: RunRecord
     state: str
     attempt: int = 2
+    first_ranks: int = 0
     project: Project | None = None
     sends_code: bool = False
     forces: bool = False

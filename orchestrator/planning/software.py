@@ -249,7 +249,7 @@ def recipe_precision(
     if value != AUTO:
         return value, "requested"
     if resume is not None and resume.attempt > 1 and resume.record.precision in recipe.precisions:
-        return resume.record.precision, f"as in the checkpoint of {resume.record.run_id}"
+        return resume.record.precision, "as in the last attempt"
     if len(recipe.precisions) == 1:
         return next(iter(recipe.precisions)), f"the only one of recipe '{recipe.name}'"
     if not nodes:

@@ -170,7 +170,9 @@ def rank_variables(
     folders = {environment.PYTHON_PATH: ":".join(module_folders)} if module_folders else {}
     stop = {environment.STOP_ON_NAN: "1"} if request.stop_on_nan else {}
     kernels = {environment.KERNELS: TORCHS_KERNELS} if request.kernels == TORCHS_KERNELS else {}
-    return {**variables, **folders, **stop, **kernels}
+    resume = resolved.run_paths.resume
+    first = {environment.PLANNED_WORLD_SIZE: str(resume.first_ranks)} if resume and resume.first_ranks else {}
+    return {**variables, **folders, **stop, **kernels, **first}
 
 
 def kernels_decision(resolved: Resolved) -> Decision:

@@ -18,6 +18,7 @@ import os, torch.distributed as dist
 rank, size = dist.get_rank(), dist.get_world_size()
 first = not os.path.exists("saved")
 if rank == 0:
+    print("planned for", os.environ["ORCH_PLANNED_WORLD_SIZE"], flush=True)
     print("begins" if first else "continues with", open("saved").read() if not first else "", flush=True)
 dist.barrier()
 if first:
@@ -46,6 +47,7 @@ def test_run_resumes_with_fewer_ranks_and_changed_script(orch: Orch, tmp_path: P
     assert f"changed: {tmp_path / 'own.py'} differs from the one that the run was started with" in resumed.stderr
     assert "attempt 2 (the last one failed" in resumed.stderr
     assert "continues with what 2 ranks wrote" in resumed.stdout
+    assert "planned for 2" in resumed.stdout, "the number of ranks at the first start"
     assert "begins" not in resumed.stdout, "only the output of the new attempt is shown"
     assert "exited" not in resumed.stderr, "and only its events"
     assert rank_log(run, 0).count("\n") >= 2

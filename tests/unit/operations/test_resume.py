@@ -83,6 +83,20 @@ def test_ranks_per_node_stay_unless_others_are_named(tmp_path: Path) -> None:
     assert len(plan(store.load(tmp_path / "first"), Changes(), tmp_path, ignore).run.layout) == 1
 
 
+@pytest.mark.parametrize(("ppn", "is_changed"), [("1", True), ("2", False)], ids=["fewer", "equal"])
+def test_number_of_ranks_at_the_first_start_stays_that_of_the_global_batch(
+    tmp_path: Path, ppn: str, is_changed: bool
+) -> None:
+    (tmp_path / "own.py").write_text("")
+    request = {"recipe": str(tmp_path / "own.py"), "backend": "gloo"}
+    folder = make(tmp_path, "run", "failed", request=request, directory=str(tmp_path))
+    write_events(folder, ({"event": "launched", "rank": -1, "attempt": n, "ranks": 3 - n} for n in (1, 2)))
+    notes: list[str] = []
+    planned = plan(store.load(folder), Changes(ppn=ppn), tmp_path, notes.append)
+    assert '"ORCH_PLANNED_WORLD_SIZE": "2"' in planned.describe()
+    assert any("ORCH_PLANNED_WORLD_SIZE=2" in note for note in notes) == is_changed
+
+
 def test_folder_of_the_request_is_the_working_directory_and_must_exist(tmp_path: Path) -> None:
     run = store.load(make(tmp_path / "runs", "run", "failed", directory=str(tmp_path)))
     previous_directory = Path.cwd()

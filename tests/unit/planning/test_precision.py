@@ -83,8 +83,8 @@ def test_requested_bf16_needs_instructions_or_permission_to_emulate() -> None:
 
 def test_resumed_run_keeps_the_precision_of_its_checkpoint() -> None:
     result = choose("amx_bf16", resume=resume_in("fp32"))
-    assert (result.value, result.decisions[0].reason) == ("fp32", "as in the checkpoint of old")
-    with pytest.raises(PlanError, match=r"as in the checkpoint of old.*n0 has no BF16"):
+    assert (result.value, result.decisions[0].reason) == ("fp32", "as in the last attempt")
+    with pytest.raises(PlanError, match=r"as in the last attempt.*n0 has no BF16"):
         choose("", resume=resume_in("bf16"))
     assert choose("", resume=resume_in("bf16"), precision="fp32").value == "fp32"
     assert choose(resume=resume_in(AUTO)).value == AUTO

@@ -41,6 +41,9 @@ BINDINGS = "ORCH_BINDINGS"
 # Set if a recipe is to continue from a checkpoint although its data or settings have changed.
 FORCE_RESUME = "ORCH_FORCE_RESUME"
 
+# The number of ranks at the first start of the run, which determines the global batch.
+PLANNED_WORLD_SIZE = "ORCH_PLANNED_WORLD_SIZE"
+
 # Whether a rank ends when the loss stays NaN.
 STOP_ON_NAN = "ORCH_STOP_ON_NAN"
 

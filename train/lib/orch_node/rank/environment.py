@@ -14,7 +14,15 @@ from pathlib import Path
 from orch_node import program
 from orch_node.protocol import files
 from orch_node.protocol.container import ContainerSpec
-from orch_node.protocol.environment import DATA, DEFAULT_SIGNALS, DEFAULTS, configured_signal, find_reserved, override
+from orch_node.protocol.environment import (
+    DATA,
+    DEFAULT_SIGNALS,
+    DEFAULTS,
+    PLANNED_WORLD_SIZE,
+    configured_signal,
+    find_reserved,
+    override,
+)
 from orch_node.protocol.layout import RankEntry, RunLayout
 from orch_node.rank.checks import RankError
 from orch_node.standalone import facts
@@ -65,9 +73,9 @@ def rank_environment(run_dir: Path, layout: RunLayout, placement: RankEntry) -> 
         raise RankError(f"{placement.node}: {reserved[0]} in orch_env or orch_secrets of the inventory: {reserved[1]}.")
     settings = {
         **facts.isa_variables(),
+        PLANNED_WORLD_SIZE: str(layout.planned_size),
         **planned,
         "MASTER_PORT": master_port(planned["MASTER_PORT"]),
-        "ORCH_PLANNED_WORLD_SIZE": str(layout.planned_size),
         **torchrun_variables(run_dir.name, layout, placement),
         "OMP_NUM_THREADS": str(placement.threads),
         "ORCH_RUN_DIR": str(run_dir),
