@@ -1,4 +1,4 @@
-"""Fast dropout, attention, activations, layers, products and Adam for training on CPUs, in place of torch's.
+"""Fast dropout, attention, activations, layers, losses and Adam for training on CPUs, in place of torch's.
 
     import orch_kernels
 
@@ -9,10 +9,10 @@ what calls them, such as torch.nn.MultiheadAttention and the models of transform
 when they train with plain CPU tensors in eager mode. On CPUs with AMX, so do torch.nn.functional.linear,
 torch.nn.Linear and torch.addmm of layers under autocast to BF16, also in evaluation. GELU and SiLU, and the hyperbolic
 tangent of BF16 tensors, are vectorized on CPUs with AVX2 or AVX-512, also in evaluation. On CPUs of AMD, torch.mm,
-torch.addmm and layers multiply FP32 matrices with oneDNN in place of MKL. torch.optim.Adam and AdamW update FP32
-parameters as with `fused=True`. Everything else is left to torch. Results are those of torch within rounding. Which
-units are dropped differs, although the same generator is used: torch.manual_seed and saved random states determine
-them.
+torch.addmm and layers multiply FP32 matrices with oneDNN in place of MKL. torch.nn.functional.cross_entropy of
+many classes stores nothing of the logits' size but their gradient. torch.optim.Adam and AdamW update FP32 parameters as
+with `fused=True`. Everything else is left to torch. Results are those of torch within rounding. Which units are dropped
+differs, although the same generator is used: torch.manual_seed and saved random states determine them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import sys
 
 import torch
 
-from orch_kernels import adam, attention, dropout, library, linear, models
+from orch_kernels import adam, attention, cross_entropy, dropout, library, linear, models
 from orch_kernels.attention import attention_of_packed
 from orch_kernels.models import replace as replace_in_models
 
@@ -43,6 +43,8 @@ def use() -> None:
     torch.ops.orch.replace_products(True)
     torch.ops.orch.replace_activations(True)
     adam.replace()
+    torch.jit._builtins._register_builtin(cross_entropy.cross_entropy_loss, "aten::cross_entropy_loss")
+    torch._C._nn.cross_entropy_loss = cross_entropy.cross_entropy_loss
     if torch.ops.orch.linear_is_fast():
         torch.jit._builtins._register_builtin(linear.linear, "aten::linear")
         torch.jit._builtins._register_builtin(linear.addmm, "aten::addmm")
@@ -63,6 +65,7 @@ def restore() -> None:
         torch.ops.orch.replace_products(False)
         torch.ops.orch.replace_activations(False)
     adam.restore()
+    torch._C._nn.cross_entropy_loss = cross_entropy.TORCHS
     torch.nn.functional.dropout = dropout.TORCHS
     torch.nn.functional.linear = linear.TORCHS
     torch.addmm = linear.TORCHS_ADDMM

@@ -1,7 +1,8 @@
-"""Norms, with dropout and residuals before them, and rotary embeddings of transformers' models, with the kernels.
+"""Norms, with dropout and residuals before them, rotary embeddings and GELU of transformers' models, with the kernels.
 
 Most models define the same RMSNorm and apply_rotary_pos_emb, and those like BERT the same ends of layers, each in its
-module. They are replaced in the module of a model when one is made, if their statements are exactly the usual ones.
+module. GPT-2's GELU is nine operators in a module of activations. They are replaced there when a model is made, if their
+statements are exactly the usual ones.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ return (q_embed, k_embed)"""
 ROTATE_HALF = """x1 = x[..., :x.shape[-1] // 2]
 x2 = x[..., x.shape[-1] // 2:]
 return torch.cat((-x2, x1), dim=-1)"""
+TANH_GELU = """return 0.5 * input * (\
+1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (input + 0.044715 * torch.pow(input, 3.0))))"""
 DTYPES = (torch.float32, torch.bfloat16)
 BLOCK = 64  # elements whose random numbers are drawn together
 REPLACED: set[Any] = set()  # classes and names of modules
@@ -55,6 +58,7 @@ def replace(modeling_utils: ModuleType) -> None:
         for kind in type(self).__mro__:
             if issubclass(kind, model_class) and kind is not model_class:
                 replace_in(kind.__module__)
+        replace_in("transformers.activations")
         original(self, *args, **kwargs)
 
     model_class.__init__ = make_model
@@ -73,6 +77,8 @@ def replace_in(module: str) -> None:
                 value.forward = normalizing(value.forward)
             elif statements(value.forward, ["self", "hidden_states", "input_tensor"]) == RESIDUAL:
                 value.forward = adding(value.forward)
+            elif statements(value.forward, ["self", "input"]) == TANH_GELU:
+                value.forward = activating(value.forward)
             else:
                 continue
             REPLACED.add(value)
@@ -109,6 +115,18 @@ def normalizing(original: Callable[..., Any]) -> Callable[..., Any]:
         ):
             return torch.ops.orch.rms_norm(hidden_states, weight, self.variance_epsilon)
         return original(self, hidden_states)
+
+    return forward
+
+
+def activating(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the forward method of the GELU by tanh that computes it with one operator in training."""
+
+    @functools.wraps(original)
+    def forward(self: torch.nn.Module, input: torch.Tensor) -> torch.Tensor:
+        if is_training(input) and input.dtype in DTYPES:
+            return torch.nn.functional.gelu(input, approximate="tanh")
+        return original(self, input)
 
     return forward
 

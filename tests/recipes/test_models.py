@@ -227,6 +227,22 @@ def test_layers_of_bert_end_with_the_kernel_unless_a_hook_watches_them() -> None
         assert operators(lambda: model.train()(IDS)) == {"orch::residual_norm"}
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_gelu_of_gpt2_is_one_operator_in_training(dtype: Any) -> None:
+    model = transformers.GPT2Model(transformers.GPT2Config(n_embd=64, n_layer=1, n_head=4, vocab_size=50))
+    activation = model.h[0].mlp.act
+    x = (torch.randn(7, 640) * 3).to(dtype).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    assert activation(x).grad_fn.name() == "GeluBackward0"
+    expected = [activation(exact), *gradients(activation(exact), [exact], order=2)]
+    results = [activation(x), *gradients(activation(x), [x], order=2)]
+    for result, target in zip(results, expected, strict=True):
+        assert result.dtype == dtype
+        assert (result.double() - target).norm() <= (1e-6 if dtype == torch.float32 else 0.02) * target.norm()
+    orch_kernels.restore()
+    assert activation(x).grad_fn.name() == "MulBackward0"
+
+
 def test_other_norms_and_rotary_embeddings_remain() -> None:
     gemma2()
     assert not hasattr(modeling_gemma2.Gemma2RMSNorm.forward, "__wrapped__")
