@@ -1,8 +1,8 @@
 """Norms, with dropout and residuals before them, rotary embeddings and GELU of transformers' models, with the kernels.
 
 Most models define the same RMSNorm and apply_rotary_pos_emb, and those like BERT the same ends of layers, each in its
-module. GPT-2's GELU is nine operators in a module of activations. They are replaced there when a model is made, if their
-statements are exactly the usual ones.
+module. GPT-2's GELU is nine operators in a module of activations. They are replaced there when a model is made, if
+their statements are exactly the usual ones.
 """
 
 from __future__ import annotations
