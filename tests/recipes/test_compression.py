@@ -46,6 +46,15 @@ def test_powersgd_reduces_buckets_in_the_same_order_on_all_ranks() -> None:
     assert train("powersgd", 6)["same"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "note"),
+    [("powersgd", "pending error of PowerSGD"), ("local", "the optimizer's state of rank 0 alone"), ("bf16", "")],
+)
+def test_resumed_training_that_does_not_continue_exactly_has_a_note(kind: str, note: str) -> None:
+    output = run_ranks(SCRIPTS / "compressed_ddp.py", kind, 1, 20, ranks=2)[0][1]
+    assert [note in line for line in output.splitlines() if "without an interruption" in line] == [True] * bool(note)
+
+
 def test_ranks_are_grouped_by_node() -> None:
     assert ranks_of_nodes(["b", "b", "a", "a", "b"]) == [[0, 1, 4], [2, 3]]
 

@@ -1,6 +1,7 @@
-"""Fit a linear map on several ranks with compressed gradients: compressed_ddp.py KIND LAYERS.
+"""Fit a linear map on several ranks with compressed gradients: compressed_ddp.py KIND LAYERS [STEP].
 
-KIND is a kind of compression, or `local` for local SGD with one rank per node. DDP puts each layer into its own bucket.
+KIND is a kind of compression, or `local` for local SGD with one rank per node. STEP is the last one of an earlier
+attempt. DDP puts each layer into its own bucket.
 Rank 0 prints the losses, whether all ranks have the same weights, and what was sent to other ranks, as JSON.
 """
 
@@ -40,8 +41,10 @@ def main() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     os.environ["ORCH_NODE"] = f"node{dist.get_rank()}"
     is_local = sys.argv[1] == "local"
-    compress(model, "none" if is_local else sys.argv[1])
+    step = int(sys.argv[3]) if sys.argv[3:] else 0
+    compress(model, "none" if is_local else sys.argv[1], step)
     local = LocalSteps(model, optimizer, period=4 if is_local else 0)
+    local.resume(step)
     torch.manual_seed(1 + dist.get_rank())
     losses = []
     for _ in range(STEPS):

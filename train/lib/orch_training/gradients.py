@@ -15,7 +15,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as powersg
 from torch.distributed.algorithms.model_averaging import averagers, utils
 from torch.nn.parallel import DistributedDataParallel
 
-from orch_training import ranks
+from orch_training import describe, ranks
 
 # Gradients are views of DDP's buckets. Otherwise DDP copies them to the buckets and back at every step.
 IN_BUCKETS = {"gradient_as_bucket_view": True}
@@ -40,14 +40,16 @@ def in_turn(state: powersgd.PowerSGDState, bucket: dist.GradBucket) -> torch.fut
     return future
 
 
-def compress(model: Any, kind: str) -> None:
+def compress(model: Any, kind: str, step: int) -> None:
     """Register the compression before the first backward(); a model without peers is not changed.
 
-    PowerSGD's pending error is not part of a checkpoint: a resumed run starts without it.
+    PowerSGD's pending error is not part of a checkpoint: a run that is resumed after a step starts without it.
     """
     if kind == "bf16" and isinstance(model, DistributedDataParallel):
         model.register_comm_hook(None, in_bf16)
     elif kind == "powersgd" and isinstance(model, DistributedDataParallel):
+        if step:
+            ranks.note(describe("resumed-powersgd", steps=UNCOMPRESSED_STEPS))
         state = powersgd.PowerSGDState(None, RANK, start_powerSGD_iter=UNCOMPRESSED_STEPS)
         model.register_comm_hook(state, in_turn)
 
@@ -85,6 +87,8 @@ class LocalSteps:
         if self.hook_state is not None:
             self.hook_state.iter = min(step, WARMUP_STEPS)
             self.averager.step = step
+            if step > WARMUP_STEPS:
+                ranks.note(describe("resumed-local-sgd"))
 
     def average_weights(self) -> None:
         """Average the weights over all ranks, before they are saved or evaluated."""

@@ -75,7 +75,6 @@ class Loop:
         self.output_dir, self.facts = Path(args.output_dir), facts
         self.parts = {"model": model, "optimizer": optimizer}  # of a checkpoint
         self.model, self.optimizer = accelerator.prepare(trained or model, optimizer)
-        compress(self.model, args.gradient_compression)
         self.local_steps = LocalSteps(self.model, optimizer, args.local_sgd)
 
     def micros(self, phase: Any, step: int) -> Sequence[Any]:
@@ -100,6 +99,7 @@ class Loop:
                 part.load_state_dict(load_numbers(start / f"{name}.pt"))
             load_random_state(start)
         step = checkpoint.step_of(start) if start else 0
+        compress(self.model, self.args.gradient_compression, step)
         self.local_steps.resume(step)
         steps = self.phases[-1].last
         course = Course(self.output_dir, samples_per_step=self.phases[0].batch, start_step=step)

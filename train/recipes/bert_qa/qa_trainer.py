@@ -90,7 +90,7 @@ class QaTrainer(Trainer):  # type: ignore[misc]
     def training_step(self, model: Any, inputs: dict[str, Any], *args: Any) -> Any:
         """Run a micro batch forward and backward and return its share of the step's loss."""
         if self.local_steps is None:  # the first step: Trainer has just wrapped the model
-            compress(model, self.qa_args.gradient_compression)
+            compress(model, self.qa_args.gradient_compression, self.state.global_step)
             self.local_steps = LocalSteps(model, self.optimizer, self.qa_args.local_sgd)
             self.local_steps.resume(self.state.global_step)
         weight = inputs.pop(WEIGHT)
