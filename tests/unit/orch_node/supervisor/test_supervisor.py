@@ -166,6 +166,18 @@ def test_failed_attempts_are_restarted_up_to_the_limit(runs: Runs) -> None:
     assert [event["attempt"] for event in runs.events("restarting")] == [2]
 
 
+def test_each_restart_is_explained_once(runs: Runs) -> None:
+    for name, body, options in (
+        ("launcher", "os.kill(os.getppid(), signal.SIGKILL)", ()),
+        ("stall", SLEEP, ("--stall-timeout", "1")),
+    ):
+        runs.run(body, "--max-restarts", "1", *options, name=name)
+        (restart,) = runs.events("restarting", name)
+        stalls = [event["text"] for event in runs.events("stalled", name)]
+        news = [event["text"] for event in runs.events("node", name)]
+        assert [*stalls[:1], *news].count(restart["after"]) == 1, name
+
+
 def test_attempts_that_continue_without_the_state_of_an_optimizer_are_reported(runs: Runs) -> None:
     """Let rank 0 load a checkpoint in the second attempt only; the third one is that of a resumed run."""
     body = 'send("first_step", rank, new_optimizer=os.environ["ORCH_ATTEMPT"] != "2")\nexit(rank, 1); os._exit(1)'

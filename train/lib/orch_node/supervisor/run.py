@@ -72,6 +72,7 @@ class EventLog:
         self.events = Appender(run_dir / files.EVENTS)
         self.launcher_output = Appender(run_dir / files.LAUNCHER_LOG)
         self.unreadable = UnreadableEvents()
+        self.texts: set[str] = set()  # of the supervisor's events
 
     def problem(self) -> str:
         """Return why events can no longer be written, or ''."""
@@ -80,6 +81,7 @@ class EventLog:
 
     def record(self, event: Event) -> None:
         """Write an event of the supervisor, with the current time."""
+        self.texts.add(getattr(event, "text", ""))
         self.events.write(events.render(replace(event, time=round(time.time(), 3))))
 
     def save_stack_traces(self, stacks: Mapping[int, RankStack]) -> dict[str, str]:
@@ -200,6 +202,8 @@ class SupervisedRun:
     def count_restart(self, ending: Outcome) -> None:
         """Record that all ranks start again, and why."""
         self.restarts += 1
+        if ending.problem and ending.problem not in self.event_log.texts:
+            self.record_news(ending.problem)
         after = ending.problem or record(ending.first_failure)
         earlier = int(self.options.first_attempt) - 1
         attempt, last = earlier + self.restarts + 1, earlier + int(self.options.max_restarts)
