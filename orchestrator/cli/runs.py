@@ -45,7 +45,9 @@ def compare(
     """Compare the settings and the results of two runs, or rank the runs of arrays."""
     array = store.members(context.obj, a)
     names = (a,) if array and b == "last" else (a, b)
-    selections = [store.members(context.obj, name) or (store.find(context.obj, name, print_error),) for name in names]
+    selections = [
+        store.members(context.obj, name, print_error) or (store.find(context.obj, name, print_error),) for name in names
+    ]
     updated = operation.update(chain.from_iterable(selections), print_error)
     if array or result or len(updated) > 2:
         smallest_first = comparison.is_smaller_better(result or "") if ascending is None else ascending

@@ -87,7 +87,7 @@ def find_runs(base: Path, name: str, notify: Notify, *, force: bool = False) -> 
         if not unfinished:
             raise RequestError.about("no-unfinished-run", base=base)
         name = unfinished[-1].id
-    if members := store.members(base, name):
+    if members := store.members(base, name, notify):
         selected = [run for run in members if store.can_resume(run)]
         if not selected:
             check_unfinished(members[-1])

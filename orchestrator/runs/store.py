@@ -245,10 +245,20 @@ def array_of(base: Path, name: str) -> str:
     return matches[-1].id.rpartition("-")[0] if is_member else name
 
 
-def members(base: Path, array: str) -> tuple[Run, ...]:
-    """Return the runs of an array by its id or name, in its order; nothing if there is no such array."""
+def members(base: Path, array: str, notify: Notify = lambda line: None) -> tuple[Run, ...]:
+    """Return the runs of an array by its id or name, in its order; nothing if there is no such array.
+
+    Args:
+        base: the folder of all runs.
+        array: the id or name of the array.
+        notify: called with a warning for each run of the array that is damaged.
+    """
     member = re.compile(rf"{re.escape(array_of(base, array))}-(\d+)", re.ASCII)
-    runs = {int(match[1]): run for run in recorded(base).runs if (match := member.fullmatch(run.id))}
+    all_runs = recorded(base)
+    for folder, reason in all_runs.damaged.items():
+        if member.fullmatch(folder.name):
+            notify(f"warning: {reason}")
+    runs = {int(match[1]): run for run in all_runs.runs if (match := member.fullmatch(run.id))}
     return tuple(runs[number] for number in sorted(runs))
 
 

@@ -84,6 +84,16 @@ def test_name_finds_the_newest_run_that_has_it_or_its_array(tmp_path: Path) -> N
     assert "mine" in exc_info.value.hint
 
 
+def test_damaged_run_of_an_array_is_not_left_out_silently(tmp_path: Path) -> None:
+    for run in (f"{FIRST}-0", f"{FIRST}-1", SECOND):
+        make_run(tmp_path, run)
+    for damaged in (f"{FIRST}-1", SECOND):
+        (tmp_path / damaged / "plan.json").write_text("{")
+    lines: list[str] = []
+    assert [run.id for run in store.members(tmp_path, FIRST, lines.append)] == [f"{FIRST}-0"]
+    assert [line.partition("/plan.json")[0] for line in lines] == [f"warning: {tmp_path}/{FIRST}-1"]
+
+
 def test_last_is_never_a_refused_run(tmp_path: Path) -> None:
     make_run(tmp_path, FIRST, created=1.0)
     write_json(make_run(tmp_path, SECOND, created=2.0) / "outcome.json", make_outcome("refused"))
