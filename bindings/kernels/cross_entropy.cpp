@@ -29,6 +29,7 @@ using orch_elementwise::Stored;
 using std::int64_t;
 
 constexpr int64_t kGrain = 16384; // the fewest numbers that justify another thread
+constexpr int64_t kBlock = 512; // numbers that are summed in FP32, before their sum is added in FP64
 
 // Logits are dense [rows, classes], and rows with the target `ignored` have no loss.
 struct Rows {
@@ -47,16 +48,21 @@ void compute(const Rows& rows, const void* logits) {
   const auto loop = [=](int64_t first, int64_t last) __attribute__((always_inline)) {
     for (int64_t i = first; i < last; ++i) {
       const auto* __restrict row = matrix + i * rows.classes;
-      float maximum = -std::numeric_limits<float>::infinity(), sum = 0;
+      float maximum = -std::numeric_limits<float>::infinity();
+      double sum = 0;
 #pragma omp simd reduction(max : maximum)
       for (int64_t j = 0; j < rows.classes; ++j)
         maximum = std::max(maximum, convert<float, T>(row[j]));
-#pragma omp simd reduction(+ : sum)
-      for (int64_t j = 0; j < rows.classes; ++j)
-        sum += exponential(convert<float, T>(row[j]) - maximum);
+      for (int64_t block = 0; block < rows.classes; block += kBlock) {
+        float part = 0;
+#pragma omp simd reduction(+ : part)
+        for (int64_t j = block; j < std::min(block + kBlock, rows.classes); ++j)
+          part += exponential(convert<float, T>(row[j]) - maximum);
+        sum += part;
+      }
       const int64_t target = rows.targets[i];
       rows.maxima[i] = maximum;
-      rows.logarithms[i] = std::log(sum);
+      rows.logarithms[i] = static_cast<float>(std::log(sum));
       rows.losses[i] = target == rows.ignored
           ? 0.0f
           : rows.logarithms[i] - (convert<float, T>(row[target]) - maximum);
