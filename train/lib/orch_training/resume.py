@@ -140,7 +140,8 @@ def begin(args: Any, provenance: Mapping[str, Any], examples: int, noun: str) ->
     dealing = Dealing(batch, world_size, micro)
     if batch.size != micro * accumulation * world_size:
         as_planned = batch.size == micro * accumulation * planned
-        reason = f"as planned for {planned} ranks" if as_planned else f"as in {start and start.name}"
+        planned_ranks = f"{planned} rank{'s' * (planned != 1)}"
+        reason = f"as planned for {planned_ranks}" if as_planned else f"as in {start and start.name}"
         ranks.report_decision(describe_dealing(dealing, reason))
     return start, dealing
 
