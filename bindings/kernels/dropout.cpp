@@ -91,8 +91,13 @@ struct DropoutBySeed : torch::autograd::Function<DropoutBySeed> {
 
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* context, const torch::autograd::variable_list& gradients) {
-    const auto& saved = context->saved_data;
-    return {call_by_seed(gradients[0], saved.at("p").toDouble(), saved.at("seed").toInt()), {}, {}};
+    const double p = context->saved_data.at("p").toDouble();
+    const int64_t seed = context->saved_data.at("seed").toInt();
+    const auto& gradient = gradients[0];
+    if (!gradient.is_sparse())
+      return {call_by_seed(gradient, p, seed), {}, {}};
+    const auto ones = at::ones(gradient.sizes(), gradient.options().layout(at::kStrided)); // an embedding's weights
+    return {gradient * call_by_seed(ones, p, seed), {}, {}};
   }
 };
 

@@ -62,4 +62,5 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and tensor.device.type == "cpu"
         and tensor.layout == torch.strided
         and not tensor.is_nested
+        and not tensor.is_neg()  # such as imag() of conj(), whose memory has the opposite signs
     )

@@ -226,3 +226,12 @@ def test_scripts_traces_and_transformations_use_torchs_dropout() -> None:
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(x, torch.ones(100))
         assert torch.autograd.forward_ad.unpack_dual(F.dropout(dual, 0.5)).tangent is not None
+
+
+def test_weights_of_an_embedding_with_sparse_gradients_may_be_dropped() -> None:
+    weights, ids = torch.randn(9, 70, requires_grad=True), torch.tensor([1, 3, 3])
+    dropped = F.dropout(weights, 0.5)
+    F.embedding(ids, dropped, sparse=True).sum().backward()
+    assert weights.grad.is_sparse
+    expected = torch.zeros(9, 70).index_add_(0, ids, torch.ones(3, 70)) * (dropped.detach() / weights.detach())
+    torch.testing.assert_close(weights.grad.to_dense(), expected)

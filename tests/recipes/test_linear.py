@@ -269,3 +269,11 @@ def test_lengths_need_no_products_of_onednn() -> None:
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert process.stdout.count("exec,cpu") == process.stdout.count("exec,cpu,matmul") == 1
     assert "cpu,brgemm" not in process.stdout
+
+
+def test_gradient_that_is_a_negative_view_is_torchs() -> None:
+    x, weight, bias, gradient = layer((65,), 32, 64)
+    expected = results(linear, [x, weight, bias], gradient)
+    negative = results(linear, [x, weight, bias], torch._neg_view(-gradient))
+    for result, target in zip(negative[1:], expected[1:], strict=True):
+        assert (result - target).norm() <= 0.01 * target.norm()

@@ -243,6 +243,25 @@ def test_gelu_of_gpt2_is_one_operator_in_training(dtype: Any) -> None:
     assert activation(x).grad_fn.name() == "MulBackward0"
 
 
+def test_negative_views_have_the_values_that_torch_computes() -> None:
+    model, angles = bert(), torch.randn(2, 1, 20, 16)
+    llama()
+    norm, end = modeling_llama.LlamaRMSNorm(64), model.encoder.layer[0].output
+    end.dropout.p = 1e-9
+    heads = torch.randn(1, 4, 20, 16, requires_grad=True)
+
+    def compute(real: Any, view: Callable[[Any], Any]) -> list[Any]:
+        real.requires_grad_()
+        rotated = modeling_llama.apply_rotary_pos_emb(heads, heads, view(angles[0]), angles[1])[0]
+        outputs = [norm(view(real)), end(torch.ones(2, 20, 64), view(real)), rotated]
+        return [*outputs, *torch.autograd.grad([part.sin() for part in outputs], [real, heads], [*map(view, outputs)])]
+
+    real = torch.randn(2, 20, 64)
+    expected = compute(real, lambda tensor: tensor)
+    for result, target in zip(compute(real, lambda tensor: torch._neg_view(-tensor)), expected, strict=True):
+        assert (result - target).norm() <= 1e-5 * target.norm()
+
+
 def test_other_norms_and_rotary_embeddings_remain() -> None:
     gemma2()
     assert not hasattr(modeling_gemma2.Gemma2RMSNorm.forward, "__wrapped__")
