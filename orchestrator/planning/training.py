@@ -189,7 +189,7 @@ def kernels_decision(resolved: Resolved) -> Decision:
     stack = resolved.stack.value
     if stack.bindings is None or stack.bindings.built_by != "orch":
         return Decision("kernels", TORCHS_KERNELS, f"stack '{stack.name}' has no package orch_kernels")
-    computed = "dropout, attention, activations and Adam on CPUs, BF16 layers with AMX, FP32 products on AMD"
+    computed = "dropout, attention, activations, losses and Adam on CPUs, BF16 layers with AMX, FP32 products on AMD"
     return Decision(topic="kernels", value="orch", reason=f"{computed}; --kernels {TORCHS_KERNELS} keeps torch's")
 
 

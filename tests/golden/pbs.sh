@@ -17,7 +17,7 @@
 # backend: gloo (part of PyTorch, over TCP)
 # precision: auto (bf16 if all nodes have instructions for it, otherwise fp32)
 # preload: libiomp5.so, libtcmalloc_minimal.so.4 (if the nodes have them)
-# kernels: orch (dropout, attention, activations and Adam on CPUs, BF16 layers with AMX, FP32 products on AMD; --kernels torch keeps torch's)
+# kernels: orch (dropout, attention, activations, losses and Adam on CPUs, BF16 layers with AMX, FP32 products on AMD; --kernels torch keeps torch's)
 set -eu
 user_umask=$(umask)
 umask 077
