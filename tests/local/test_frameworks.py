@@ -188,6 +188,7 @@ def test_lightning_fabric_with_a_wrong_rank_ends_before_its_first_step(two_hosts
     text = cell.report["failure"]["text"]
     assert "Lightning trains as rank 0 of 2, but this is rank 1 of 2" in text
     assert "devices=1, num_nodes=2 and strategy='ddp'" in text
+    assert "fabric.launch()" in text, "Fabric refuses setup() without it"
 
 
 CHILD = """

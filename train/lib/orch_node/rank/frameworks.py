@@ -86,7 +86,7 @@ def hint(layout: RunLayout, placement: RankEntry) -> str:
     ways = []
     if not sys.modules.keys().isdisjoint(LIGHTNING_PACKAGES):
         options = f"devices={placement.local_world_size}, num_nodes={len(layout.node_names)} and strategy='ddp'"
-        ways.append(f"pass accelerator='{kind}', {options} to the Trainer or Fabric of Lightning")
+        ways.append(f"pass accelerator='{kind}', {options} to Lightning's Trainer or Fabric (then fabric.launch())")
     if "accelerate" in sys.modules:
         arguments = "cpu=True" if kind == "cpu" else ""
         ways.append(f"pass the model and the optimizer to the prepare() of an Accelerator({arguments})")
