@@ -79,6 +79,8 @@ class Scratch {
  private:
   void free() {
     ::operator delete(data_, std::align_val_t(64));
+    data_ = nullptr; // The next allocation may fail.
+    size_ = 0;
   }
   std::byte* data_ = nullptr;
   size_t size_ = 0, used_ = 0;
